@@ -1,0 +1,73 @@
+# Every target makes the environment first if it is missing or older than its pins; a second call is instant.
+
+PYTHON ?= python3
+WORKERS ?= 2            # test processes; each uses one thread
+WHEELS ?= ../shared/wheels
+
+WORKERS := $(strip $(WORKERS))
+BIN := .venv/bin
+READY := .venv/.ready
+# pip shows its progress on a terminal and is quiet in a log
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-slow lint format bench results clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(READY)  ## make .venv with every version pinned by constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "nml-gcl needs Python 3.11 or newer, and '$(PYTHON)' is not one. Try: make env PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv; the first time takes a few minutes, most of it torch."
+	@# the build backend is pinned too: install it here and build without isolation
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation -e '.[train,dev]'
+	@$(optional_wheels)
+	@touch $@
+	@echo "Ready: $$($(BIN)/python --version) in .venv, torch $$($(BIN)/python -c 'import torch; print(torch.__version__)')."
+
+# Faster sampling where compiled wheels lie beside the project. Nothing needs them, so a wheel that does not fit
+# this interpreter or this torch is left out and said so.
+define optional_wheels
+if [ -d "$(WHEELS)" ]; then \
+	if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall \
+		--find-links "$(WHEELS)" torch-scatter torch-sparse >/dev/null 2>&1 \
+		&& $(BIN)/python -c 'import torch_scatter, torch_sparse' >/dev/null 2>&1; \
+	then echo "Added torch-scatter and torch-sparse from $(WHEELS)."; \
+	else $(BIN)/python -m pip uninstall --quiet --yes torch-scatter torch-sparse >/dev/null 2>&1 || true; \
+		echo "The wheels in $(WHEELS) do not fit this environment; going on without them."; \
+	fi; \
+fi
+endef
+
+demo: env  ## train on a small real graph and look at the result
+	$(BIN)/nml demo
+
+test: env  ## the fast tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not bench"
+
+test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow || [ $$? -eq 5 ]
+
+lint: env  ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: env  ## fix style and format in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: env  ## time and memory of the tiled loss against the dense one
+	$(BIN)/python tests/benchmarks/run.py
+
+results: env  ## the accuracy table (hours on a CPU; needs the public data sets)
+	$(BIN)/python tests/benchmarks/accuracy.py
+
+clean:  ## remove the environment and caches; runs stay
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

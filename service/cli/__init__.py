@@ -1,0 +1,33 @@
+"""The `nml` command line. Commands import what they drive when they run, so `nml --help` is instant."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from service.cli import demo, inspect, train
+from trainer.errors import TrainerError
+
+app = typer.Typer(
+    name="nml",
+    help="Train, judge and look up node embeddings of a graph that has no labels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("evaluate")(inspect.evaluate)
+app.command("datasets")(inspect.datasets)
+app.command("presets")(inspect.presets)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run a command; a failure becomes one sentence and the exit code of its kind."""
+    try:
+        app()
+    except TrainerError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"{error.kind}: {error}", markup=False)
+        sys.exit(error.exit_code)

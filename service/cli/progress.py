@@ -1,0 +1,95 @@
+"""How a run shows itself while it trains: a bar on a terminal, plain lines in a pipe, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from trainer.callbacks import Callback, Result, RunInfo
+
+LINE_EVERY_SECONDS = 5.0
+
+
+class ProgressBar(Callback):
+    """Epochs, loss and time left on one line."""
+
+    def __init__(self, console: Console):
+        columns = (
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task("loading", total=None, loss="–")
+
+    @classmethod
+    def if_terminal(cls) -> ProgressBar | None:
+        """A bar if standard error is a terminal; standard output stays clean for results."""
+        console = Console(stderr=True)
+        return cls(console) if console.is_terminal else None
+
+    def on_start(self, run: RunInfo) -> None:
+        self._progress.update(
+            self._task, description=run.spec.data.name, total=run.spec.optimiser.epochs, completed=run.first_epoch - 1
+        )
+        self._progress.start()
+
+    def on_epoch(self, event: Mapping[str, Any]) -> None:
+        self._progress.update(self._task, completed=event["epoch"], loss=f"{event['metrics']['loss']:.4f}")
+
+    def on_phase(self, name: str) -> None:
+        self._progress.update(self._task, description=name)
+
+    def on_end(self, result: Result) -> None:
+        self._progress.stop()
+
+    def on_failure(self, error: BaseException) -> None:
+        self._progress.stop()
+
+
+class PlainLines(Callback):
+    """A line now and then, for logs."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._epochs = 0
+        self._last = 0.0
+
+    def on_start(self, run: RunInfo) -> None:
+        self._epochs = run.spec.optimiser.epochs
+        self._console.print(
+            f"{run.spec.data.name}: {run.num_nodes} nodes, {run.num_edges} edges, spec {run.spec_hash[:12]}"
+        )
+
+    def on_epoch(self, event: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self._last >= LINE_EVERY_SECONDS or event["epoch"] == self._epochs:
+            self._last = now
+            self._console.print(f"epoch {event['epoch']}/{self._epochs}  loss {event['metrics']['loss']:.4f}")
+
+    def on_phase(self, name: str) -> None:
+        self._console.print(name)
+
+
+class JsonLines(Callback):
+    """Every event, and the result, as one JSON object a line on standard output."""
+
+    def on_start(self, run: RunInfo) -> None:
+        self._print(
+            {"type": "start", "epoch": run.first_epoch - 1, "run": str(run.directory), "spec_hash": run.spec_hash}
+        )
+
+    def on_epoch(self, event: Mapping[str, Any]) -> None:
+        self._print(dict(event))
+
+    def on_end(self, result: Result) -> None:
+        self._print({"type": "result", "run": str(result.directory), "metrics": dict(result.metrics)})
+
+    @staticmethod
+    def _print(document: dict[str, Any]) -> None:
+        typer.echo(json.dumps(document))

@@ -1,0 +1,85 @@
+"""`nml train`: from a data set, a preset or a spec file to a finished run directory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.progress import JsonLines, PlainLines, ProgressBar
+from service.cli.report import print_result
+from trainer.callbacks import Callback
+from trainer.config import TrainSpec, apply_overrides, parse_spec, read_document, spec_hash
+from trainer.errors import InvalidInput
+from trainer.presets import DEFAULT_PRESET, preset_document
+
+EXIT_CODES = "Exit codes: 0 done, 2 usage, 3 invalid spec or data, 4 out of memory, 5 infrastructure, 6 cancelled."
+
+
+def train(
+    spec_file: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC]", help="JSON or YAML spec; or use the options")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`; default digits")] = None,
+    preset: Annotated[str | None, typer.Option(help="a name from `nml presets`; default nml")] = None,
+    out: Annotated[Path | None, typer.Option(help="run directory; default runs/<data set>-<spec hash>")] = None,
+    seed: Annotated[int | None, typer.Option(help="run.seed")] = None,
+    epochs: Annotated[int | None, typer.Option(help="optimiser.epochs")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. objective.temperature=0.4"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or start it")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object per event on standard output")] = False,
+    show: Annotated[bool, typer.Option("--show-spec", help="print the spec as JSON and train nothing")] = False,
+) -> None:
+    """Train node embeddings and judge them.
+
+    nml train --dataset cora --preset nml-official --out runs/cora
+    nml train --set data.name=files --set data.files.nodes=n.csv --set data.files.edges=e.csv
+    """
+    extra = list(overrides or [])
+    extra += [f"run.seed={seed}"] if seed is not None else []
+    extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
+    spec = assemble(spec_file, dataset, preset, extra)
+    if show:
+        typer.echo(spec.model_dump_json(indent=2))
+        return
+    directory = out or Path("runs") / f"{spec.data.name}-{spec_hash(spec)[:10]}"
+    run_training(spec, directory, resume=resume, as_json=as_json)
+
+
+def assemble(spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str]) -> TrainSpec:
+    """One spec from a file or from a preset, with overrides on top."""
+    if spec_file is not None:
+        if dataset or preset:
+            raise InvalidInput(
+                "a spec file says its own data set and settings; change them with --set, not --dataset or --preset"
+            )
+        document: Any = read_document(spec_file)
+        if not isinstance(document, dict):
+            raise InvalidInput(f"{spec_file}: a spec is a mapping of sections, see `nml train --show-spec`")
+    else:
+        named = [item.partition("=")[2] for item in overrides if item.startswith("data.name=")]
+        document = preset_document(preset or DEFAULT_PRESET, dataset or (named[-1] if named else "digits"))
+    return parse_spec(apply_overrides(document, overrides))
+
+
+def run_training(spec: TrainSpec, directory: Path, *, resume: bool, as_json: bool) -> None:
+    """Train with progress on the terminal, lines in a pipe, or JSON for machines."""
+    started = time.perf_counter()
+    progress: Callback = JsonLines() if as_json else ProgressBar.if_terminal() or PlainLines()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    from trainer.loop import fit
+    from trainer.tracking import Tracker
+
+    tracker = Tracker() if spec.run.track else None
+    result = fit(spec, directory, resume=resume, callbacks=[progress, *([tracker] if tracker else [])])
+    if not as_json:
+        print_result(result.metrics, directory, tracker.summary() if tracker else None, time.perf_counter() - started)
+
+
+train.__doc__ = f"{train.__doc__}\n\n{EXIT_CODES}"

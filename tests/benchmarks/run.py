@@ -1,0 +1,209 @@
+"""`make bench`: the tiled loss and a whole epoch against the dense form, side by side in one run.
+
+Prints ratios; seconds on this or any machine are beside the point. Times are medians over interleaved repeats, memory
+is the peak resident set above the inputs, each measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+sys.path.insert(0, str(Path(__file__).parent))
+from dense import PublishedModel, published_loss
+
+from trainer.config import DataSpec, SyntheticSpec, apply_overrides, parse_spec
+from trainer.datasets import load
+from trainer.errors import TrainerError
+from trainer.graph import Graph
+from trainer.loss import nml_loss
+from trainer.methods import build_method
+from trainer.nn.inputs import prepare
+from trainer.nn.tiled import TileMemory, contrast
+from trainer.presets import preset_document
+
+DIM, TAU, REG = 512, 0.5, 3.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2_708, 7_650])
+    parser.add_argument("--skip-epoch", action="store_true")
+    parser.add_argument(
+        "--peak", nargs=3, metavar=("FORM", "STEP", "N"), help="internal: measure one peak and print it"
+    )
+    options = parser.parse_args()
+    if options.peak:
+        form, step, n = options.peak
+        print(peak_above_inputs(form, step, int(n)))
+        return
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, d = {DIM}, medians of {options.repeats}\n")
+    for n in options.sizes:
+        loss_benchmark(n, options.repeats)
+    if not options.skip_epoch:
+        epoch_benchmark(max(1, options.repeats - 2))
+
+
+def inputs(n: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    u, noise, h, g = (torch.randn(n, DIM, generator=generator) for _ in range(4))
+    return [normalize(x) for x in (u, u + noise, h, g)]
+
+
+def leaves(tensors: list[Tensor], step: str) -> list[Tensor]:
+    """A metric step needs gradients in h and g, an encoder step in all four (as published: also through m)."""
+    needs = (False, False, True, True) if step == "metric" else (True,) * 4
+    return [x.detach().requires_grad_(need) for x, need in zip(tensors, needs, strict=True)]
+
+
+def stepper(form: str, step: str, tensors: list[Tensor]) -> Callable[[], Tensor]:
+    """Forward and backward of one form of the loss."""
+    memory = TileMemory(1_024)
+
+    def go() -> Tensor:
+        x = leaves(tensors, step)
+        if form == "dense":
+            loss = published_loss(*x, tau=TAU, reg=REG)
+        elif form == "tiled":
+            loss = nml_loss(*x, tau=TAU, reg=REG)
+        else:  # tiles kept between forward and backward; z is computed anew each time
+            memory.forget_z()
+            u, v, h, g = x
+            terms = contrast(u / TAU, v, h, g, memory=memory, with_nce=False)
+            loss = terms.nml + REG * terms.kl
+        loss.backward()
+        return loss.detach()
+
+    return go
+
+
+def products(step: str, tensors: list[Tensor]) -> Callable[[], None]:
+    """The bare matrix products of the tiled form: 2 forward, 2 again in backward, 2 per pair of gradients."""
+    u, v, h, g = tensors
+    square = u.new_empty(len(u), len(u))
+    tall = torch.empty_like(u)
+
+    def go() -> None:
+        for _ in range(2):
+            torch.mm(h, g.T, out=square)
+            torch.mm(u, v.T, out=square)
+        for _ in range(1 if step == "metric" else 2):
+            torch.mm(square, g, out=tall)
+            torch.mm(square.T, h, out=tall)
+
+    return go
+
+
+def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each, taken in turns so that a noisy neighbour disturbs all alike."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for candidate in candidates.values():
+        candidate()
+    for _ in range(repeats):
+        for name, candidate in candidates.items():
+            start = time.perf_counter()
+            candidate()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def loss_benchmark(n: int, repeats: int) -> None:
+    tensors = inputs(n)
+    for step in ("metric", "encoder"):
+        forms = {form: stepper(form, step, tensors) for form in ("dense", "tiled", "kept")}
+        values = {form: go() for form, go in forms.items()}
+        torch.testing.assert_close(values["tiled"], values["dense"], rtol=1e-5, atol=0)
+        seconds = interleaved({**forms, "products": products(step, tensors)}, repeats)
+        peaks = {form: _peak_in_child(form, step, n) for form in ("dense", "tiled")}
+        print(
+            f"N = {n:,}, {step} step: dense/tiled time {seconds['dense'] / seconds['tiled']:.2f}, "
+            f"dense/tiled with kept tiles {seconds['dense'] / seconds['kept']:.2f}, "
+            f"tiled/bare products {seconds['tiled'] / seconds['products']:.2f}, "
+            f"peak memory tiled/dense 1/{peaks['dense'] / peaks['tiled']:.1f} "
+            f"({peaks['tiled'] / 2**20:.0f} of {peaks['dense'] / 2**20:.0f} MB)",
+            flush=True,
+        )
+
+
+def _peak_in_child(form: str, step: str, n: int) -> int:
+    command = [sys.executable, __file__, "--peak", form, step, str(n)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def peak_above_inputs(form: str, step: str, n: int) -> int:
+    """Bytes of resident memory above the inputs while one step runs (Linux)."""
+    tensors = inputs(n)
+    stepper(form, step, inputs(64))()  # threads and libraries are in memory now
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    stepper(form, step, tensors)()
+    return max(_status("VmHWM") - before, 1)
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{key} is not in /proc/self/status")
+
+
+def photo() -> tuple[Graph, str]:
+    """Amazon Photo where the data is, else a synthetic graph of the same size."""
+    try:
+        return load(DataSpec(name="photo")), "Photo"
+    except TrainerError:
+        spec = SyntheticSpec(nodes=7_650, classes=8, degree=31, features=745, active_features=250)
+        return load(DataSpec(name="synthetic", synthetic=spec)), "a synthetic graph of Photo's size (Photo is not here)"
+
+
+def epoch_benchmark(repeats: int) -> None:
+    graph, what = photo()
+    torch.manual_seed(0)
+    document = preset_document("nml-official", "photo")
+    candidates: dict[str, Callable[[], object]] = {}
+    dense_x = graph.x.to_dense() if graph.x.layout == torch.sparse_csr else graph.x
+    published = PublishedModel(dense_x, graph.edge_index, tau=0.5, alpha=0.1, lr=1e-4, inner_steps=5)
+    candidates["published"] = published.epoch
+    variants = {
+        "encode once": ["objective.inner_recompute=false"],
+        "encode once, nothing kept": ["objective.inner_recompute=false", "sampling.keep_mb=0"],
+        "re-encode": [],
+    }
+    for name, overrides in variants.items():
+        candidates[name] = one_epoch(apply_overrides(document, overrides), graph)
+    seconds = interleaved(candidates, repeats)
+    print(f"\nOne epoch with Photo's published settings (T_M = 5) on {what}:")
+    for name in variants:
+        print(f"  published way / ours, {name}: {seconds['published'] / seconds[name]:.2f}")
+
+
+def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], None]:
+    spec = parse_spec(document)
+    method = build_method(spec, prepare(graph, torch.device("cpu"), torch.float32))
+    state = {"epoch": 0}
+
+    def go() -> None:
+        state["epoch"] += 1
+        views = method.views(state["epoch"])
+        method.inner(views, state["epoch"])
+        loss = method.loss(views)
+        method.optimisers["encoder"].zero_grad(set_to_none=True)
+        loss.total.backward()
+        method.optimisers["encoder"].step()
+        method.after_step()
+
+    return go
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A run directory belongs to one spec and one process, and survives being cut off."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.errors import Infrastructure, InvalidInput, NonFinite
+from trainer.graph import Graph
+from trainer.methods import build_method
+from trainer.nn.inputs import prepare
+from trainer.run.checkpoint import checkpoints, load_newest, save_checkpoint
+from trainer.run.directory import RunDirectory, read_events
+from trainer.run.export import export_embeddings, read_embeddings
+
+SPEC = TrainSpec()
+
+
+def small_graph(ids=None) -> Graph:
+    edge_index = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    return Graph.from_edges(edge_index, x, ids=np.arange(5) if ids is None else ids, name="ring")
+
+
+def small_method(seed=0):
+    spec = parse_spec({"encoder": {"hidden": 8, "dim": 8}, "metric": {"hidden": 8}, "run": {"seed": seed}})
+    return build_method(spec, prepare(small_graph(), torch.device("cpu"), torch.float32))
+
+
+def train_one_epoch(method, epoch):
+    views = method.views(epoch)
+    method.inner(views, epoch)
+    loss = method.loss(views)
+    method.optimisers["encoder"].zero_grad()
+    loss.total.backward()
+    method.optimisers["encoder"].step()
+    return loss.metrics["loss"]
+
+
+def test_a_second_process_is_kept_out_while_the_first_trains(tmp_path):
+    first = RunDirectory.open(tmp_path / "run", SPEC, resume=False)
+    with pytest.raises(Infrastructure, match="another process"):
+        RunDirectory.open(tmp_path / "run", SPEC, resume=True)
+    first.close()
+    RunDirectory.open(tmp_path / "run", SPEC, resume=True).close()
+
+
+def test_an_existing_run_is_not_overwritten_without_being_asked(tmp_path):
+    RunDirectory.open(tmp_path, SPEC, resume=False).close()
+    with pytest.raises(InvalidInput, match="--resume"):
+        RunDirectory.open(tmp_path, SPEC, resume=False)
+    with pytest.raises(InvalidInput, match="another spec"):
+        RunDirectory.open(tmp_path, parse_spec({"run": {"seed": 9}}), resume=True)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InvalidInput, match=r"thesis\.tex"):
+        RunDirectory.open(tmp_path, SPEC, resume=True)
+    assert not (tmp_path / "spec.json").exists()
+
+
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Infrastructure, match="--out"):
+        RunDirectory.open(tmp_path / "file" / "run", SPEC, resume=False)
+
+
+def test_rewinding_forgets_later_epochs_and_a_torn_line(tmp_path):
+    run = RunDirectory.open(tmp_path, SPEC, resume=False)
+    for epoch in range(1, 6):
+        run.record("epoch", epoch=epoch, metrics={})
+    with run.events.open("a") as file:
+        file.write('{"type": "epoch", "epo')
+    assert len(read_events(tmp_path)) == 5
+    run.rewind(3)
+    assert [event["epoch"] for event in run.history()] == [1, 2, 3]
+    run.record("epoch", epoch=4, metrics={})
+    assert [event["epoch"] for event in run.history()] == [1, 2, 3, 4]
+
+
+def test_checkpoint_restores_weights_and_moments_to_the_bit(tmp_path):
+    method, other = small_method(), small_method(seed=1)
+    train_one_epoch(method, 1)
+    save_checkpoint(tmp_path, method, epoch=1, spec_hash="a", keep=2)
+    other.spec = method.spec
+    assert load_newest(tmp_path, other, spec_hash="a") == 1
+    assert [train_one_epoch(method, epoch) for epoch in (2, 3)] == [train_one_epoch(other, epoch) for epoch in (2, 3)]
+
+
+def test_damaged_or_foreign_checkpoints_are_passed_over_for_older_ones(tmp_path):
+    method = small_method()
+    for epoch in (1, 2, 3, 4):
+        save_checkpoint(tmp_path, method, epoch=epoch, spec_hash="a", keep=3)
+    assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "3", "4"]
+    tensors = tmp_path / "epoch-0000004" / "state.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-10])
+    (tmp_path / "epoch-0000003" / "manifest.json").write_text("{")
+    (tmp_path / ".epoch-0000005.1.tmp").mkdir()
+    assert load_newest(tmp_path, method, spec_hash="a") == 2
+    assert not (tmp_path / ".epoch-0000005.1.tmp").exists()
+    assert load_newest(tmp_path, method, spec_hash="b") == 0
+
+
+@pytest.mark.parametrize("ids", [np.array([10, 7, 2**40, 3, -1]), np.array(["a", "ü", "c c", "", "日本"])])
+def test_embeddings_keep_the_users_ids_in_order(tmp_path, ids):
+    vectors = np.arange(20, dtype=np.float32).reshape(5, 4)
+    export_embeddings(tmp_path, vectors, small_graph(ids), epoch=3)
+    stored, stored_ids = read_embeddings(tmp_path)
+    assert np.array_equal(stored, vectors)
+    assert stored_ids.tolist() == ids.tolist()
+    assert json.loads((tmp_path / "manifest.json").read_text())["epoch"] == 3
+
+
+def test_changed_or_unfinished_embeddings_are_not_served(tmp_path):
+    with pytest.raises(InvalidInput, match="no finished embeddings"):
+        read_embeddings(tmp_path)
+    file = export_embeddings(tmp_path, np.ones((5, 4), np.float32), small_graph())
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InvalidInput, match="checksum"):
+        read_embeddings(tmp_path)
+
+
+def test_non_finite_embeddings_are_refused_by_node_id(tmp_path):
+    vectors = np.ones((5, 4), np.float32)
+    vectors[3, 1] = np.nan
+    with pytest.raises(NonFinite, match="node"):
+        export_embeddings(tmp_path, vectors, small_graph())
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_spec_hash_is_in_the_name_of_nothing_but_the_manifest(tmp_path):
+    path = save_checkpoint(tmp_path, small_method(), epoch=1, spec_hash=spec_hash(SPEC), keep=1)
+    assert json.loads((path / "manifest.json").read_text())["spec_hash"] == spec_hash(SPEC)

@@ -1,0 +1,212 @@
+"""One CSV or Parquet table, read by column with errors that a person can find in the file.
+
+Rows are counted as a spreadsheet or editor shows them: the header is row 1, the first node or edge is row 2. Blank
+lines of a CSV file are skipped but counted; a value cannot hold a line break. Parquet has no header line; its first row
+is called row 2 all the same, so that both forms of a table have one numbering.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from trainer.errors import InvalidInput
+
+BLOCK_BYTES = 16 << 20  # read at a time; the longest row must fit, and one with 100,000 features does
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table whose header has been read."""
+
+    path: Path
+    columns: tuple[str, ...]
+
+    @classmethod
+    def open(cls, path: Path, key: str) -> TableFile:
+        """Read the header.  key: the spec's field, for the message.
+
+        Raises:
+            InvalidInput: no such file, another ending, no header, or a column name twice.
+        """
+        if path.suffix not in (".csv", ".parquet"):
+            raise InvalidInput(f"{path}: unknown kind of table. data.files.{key} must end in .csv or .parquet.")
+        if not path.is_file():
+            raise InvalidInput(f"{path}: no such file. Check data.files.{key}.")
+        try:
+            columns = _csv_header(path) if path.suffix == ".csv" else tuple(pq.read_schema(path).names)
+        except (OSError, pa.ArrowException, csv.Error) as error:
+            raise InvalidInput(f"{path}: cannot be read ({error}). Save it as UTF-8 CSV or as Parquet.") from error
+        if not columns:
+            raise InvalidInput(f"{path}: is empty. Give it a header line with column names.")
+        if any("\ufffd" in name for name in columns):
+            raise InvalidInput(f"{path}, row 1: not UTF-8. Save the file as UTF-8.")
+        name, count = Counter(columns).most_common(1)[0]
+        if count > 1:
+            raise InvalidInput(f'{path}, row 1: {count} columns are called "{name}". Rename all but one.')
+        return cls(path, columns)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the file itself says what is text and what is a number."""
+        return self.path.suffix == ".parquet"
+
+    def require(self, column: str, key: str) -> None:
+        """Refuse a table without this column."""
+        if column not in self.columns:
+            raise InvalidInput(
+                f'{self.path}, row 1: there is no column "{column}", only {_listed(self.columns)}. '
+                f"Rename one, or set data.files.{key}."
+            )
+
+    def read(self, *, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
+        """Columns as they are called: `numbers` as float32 without gaps, `text` as string or, in Parquet, its own type.
+
+        Raises:
+            InvalidInput: a row of the wrong length, a value that is no number, NaN, infinite or missing.
+        """
+        table = self._read_parquet(text, numbers) if self.typed else self._read_csv(text, numbers)
+        for name in numbers:
+            self._refuse_gaps(name, table[name])
+        return table
+
+    def row(self, index: int) -> str:
+        """Where the record `index` (from 0) stands, for messages: "edges.csv, row 18"."""
+        if self.typed:
+            return f"{self.path}, row {index + 2}"
+        records = -1  # the header is record -1
+        with open(self.path, "rb") as file:
+            for line, content in enumerate(file, start=1):
+                if content.strip(b"\r\n"):
+                    if records == index:
+                        return f"{self.path}, row {line}"
+                    records += 1
+        return f"{self.path}, row {index + 2}"
+
+    def _read_csv(self, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
+        types = dict.fromkeys(text, pa.string()) | dict.fromkeys(numbers, pa.float32())
+        options = pacsv.ConvertOptions(column_types=types, include_columns=[*text, *numbers])
+        try:
+            table = pacsv.read_csv(
+                self.path, read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES), convert_options=options
+            )
+        except pa.ArrowInvalid as error:
+            self._explain_csv(numbers, error)
+        return {name: table[name] for name in [*text, *numbers]}
+
+    def _explain_csv(self, numbers: list[str], error: pa.ArrowInvalid) -> NoReturn:
+        """Read again, slowly, to learn which row is wrong: a parallel reader does not know where it is."""
+        ragged: list[Any] = []
+
+        def note(row: Any) -> str:
+            ragged.append(row)
+            return "error"
+
+        try:
+            table = pacsv.read_csv(
+                self.path,
+                read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+                parse_options=pacsv.ParseOptions(invalid_row_handler=note),
+                convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(self.columns, pa.binary())),
+            )
+        except pa.ArrowInvalid:
+            if not ragged:
+                raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
+            row = ragged[0]
+            raise InvalidInput(
+                f"{self.row(row.number - 2)}: {row.actual_columns} values for {row.expected_columns} columns. "
+                "Put quotes around values with commas, and leave missing ones empty between commas."
+            ) from error
+        for name in self.columns:
+            index = _first_failure(table[name], lambda part: part.cast(pa.string()))
+            if index is not None:
+                raise InvalidInput(f"{self.row(index)}: not UTF-8. Save the file as UTF-8.") from error
+            index = _first_failure(table[name], _parse_numbers) if name in numbers else None
+            if index is not None:
+                self._refuse_text(name, index, table[name][index].as_py().decode())
+        raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
+
+    def _read_parquet(self, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
+        try:
+            table = pq.read_table(self.path, columns=[*text, *numbers])
+        except (OSError, pa.ArrowException) as error:
+            raise InvalidInput(f"{self.path}: cannot be read ({error}). Write the Parquet file anew.") from error
+        result = {}
+        for name in text:
+            column = table[name]
+            plain = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            result[name] = plain.cast(pa.string()) if pa.types.is_large_string(plain.type) else plain
+        for name in numbers:
+            column = table[name]
+            kind = column.type
+            if pa.types.is_boolean(kind):
+                column = column.cast(pa.uint8())
+            elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+                index = next((i for i, value in enumerate(column) if value.is_valid), 0)
+                self._refuse_text(name, index, column[index].as_py() if len(column) else kind)
+            result[name] = column.cast(pa.float32(), safe=False)
+        return result
+
+    def _refuse_gaps(self, name: str, column: pa.ChunkedArray) -> None:
+        finite = pc.fill_null(pc.is_finite(column), False)
+        index = pc.index(finite, False).as_py()
+        if index >= 0:
+            value = column[index].as_py()
+            what = "is empty or not a number" if value is None else f"is {value}"
+            raise InvalidInput(
+                f'{self.row(index)}: column "{name}" {what}. Fill in a finite number, or remove the row.'
+            )
+
+    def _refuse_text(self, name: str, index: int, value: object) -> NoReturn:
+        raise InvalidInput(
+            f'{self.row(index)}: column "{name}" holds "{str(value)[:60]}", which is not a number. '
+            "Turn the column into numbers (0 and 1 for each category), or remove it."
+        )
+
+
+def _csv_header(path: Path) -> tuple[str, ...]:
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        return tuple(next((row for row in csv.reader(file) if row), ()))
+
+
+def _parse_numbers(column: pa.ChunkedArray) -> None:
+    """What the CSV reader does to a column of numbers: trim, leave gaps, convert."""
+    trimmed = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    gaps = pc.is_in(trimmed, value_set=pa.array(pacsv.ConvertOptions().null_values))
+    pc.if_else(gaps, None, trimmed).cast(pa.float32())
+
+
+def _first_failure(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any]) -> int | None:
+    """Index of the first value that cannot be converted, by halving: about two conversions of the column in all."""
+    if not _fails(column, convert):
+        return None
+    low, size = 0, len(column)
+    while size > 1:
+        half = size // 2
+        if _fails(column.slice(low, half), convert):
+            size = half
+        else:
+            low, size = low + half, size - half
+    return low
+
+
+def _fails(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any]) -> bool:
+    try:
+        convert(column)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    shown = ", ".join(f'"{name}"' for name in columns[:8])
+    return shown + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -1,0 +1,92 @@
+"""Every graph the trainer can be asked for by name, and one function that loads it.
+
+Nothing heavy is imported until a graph is loaded, so `catalog` also serves processes without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trainer.config import DataSpec, SyntheticSpec
+from trainer.data import public
+from trainer.home import nml_home
+
+if TYPE_CHECKING:
+    from trainer.graph import Graph
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A line of `nml datasets`; counts are none where the user decides them. Edges count both directions."""
+
+    name: str
+    kind: Literal["builtin", "public", "generator", "files"]
+    nodes: int | None
+    edges: int | None
+    features: int | None
+    classes: int | None
+    offline: bool  # loads now without a network
+
+
+def load(spec: DataSpec, *, home: Path | None = None) -> Graph:
+    """The graph that `spec` names, its features prepared as `spec.features` says.
+
+    Raises:
+        InvalidInput: the user's files, or features that do not suit `spec.features`.
+        Infrastructure: a public set that is neither on disk nor to be had.
+    """
+    graph = LOADERS[spec.name](spec, home or nml_home())
+    if spec.features == "raw":
+        return graph
+    from trainer.data import features
+
+    prepared = features.rownorm(graph.x) if spec.features == "rownorm" else features.zscore(graph.x)
+    return replace(graph, x=prepared)
+
+
+def catalog(*, home: Path | None = None) -> list[DatasetInfo]:
+    """All that `load` knows, built-in sets first."""
+    home = home or nml_home()
+    shipped = [
+        DatasetInfo("digits", "builtin", 1_797, 24_678, 64, 10, True),
+        DatasetInfo("synthetic", "generator", None, None, None, None, True),
+        DatasetInfo("files", "files", None, None, None, None, True),
+    ]
+    return shipped + [
+        DatasetInfo(name, "public", s.nodes, s.edges, s.features, s.classes, public.is_offline(name, home))
+        for name, s in public.SETS.items()
+    ]
+
+
+def _digits(spec: DataSpec, home: Path) -> Graph:
+    from trainer.data import digits
+
+    return digits.load()
+
+
+def _synthetic(spec: DataSpec, home: Path) -> Graph:
+    from trainer.data import synthetic
+
+    return synthetic.generate(spec.synthetic or SyntheticSpec())
+
+
+def _files(spec: DataSpec, home: Path) -> Graph:
+    from trainer.data import npz, tables
+
+    assert spec.files is not None  # DataSpec saw to it
+    return tables.load(spec.files) if spec.files.npz is None else npz.load(spec.files)
+
+
+def _public(spec: DataSpec, home: Path) -> Graph:
+    return public.load(spec.name, home)
+
+
+LOADERS: dict[str, Callable[[DataSpec, Path], Graph]] = {
+    "digits": _digits,
+    "synthetic": _synthetic,
+    "files": _files,
+    **dict.fromkeys(public.SETS, _public),
+}

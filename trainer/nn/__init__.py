@@ -1,0 +1,1 @@
+"""What is learned and how it is contrasted: views, encoder, negative metric, tiled loss."""

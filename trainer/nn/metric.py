@@ -1,0 +1,187 @@
+"""The negative metric network M in its forms (methods 2.5): what weight a pair gets as a negative.
+
+A form gives s_ij; the weight is m_ij = softmax_j(s_ij). Most forms factor, s_ij = h_i · g_j, and go through the tiled
+kernel at the price of matrix products (`FactorMetric`). Two do not, and are walked row block by row block
+(`PairMetric`, trainer.nn.rowwise): the paper's literal MLP on pairs, and the closed-form optimum without a network.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from trainer.config import MetricSpec
+from trainer.nn.activation import Activation
+
+MAX_SCALE = 10.0
+
+
+class Tower(nn.Module):
+    """The MLP of a metric: Linear, activation, … , Linear, all of one width after the first."""
+
+    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator, out: int | None = None):
+        super().__init__()
+        widths = [dim, *[spec.hidden] * spec.hidden_layers, out or spec.hidden]
+        self.layers = nn.ModuleList(
+            _xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths)
+        )
+        self.activation = Activation(spec.activation)
+
+    def forward(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x), noise)
+        result: Tensor = self.layers[-1](x)
+        return result
+
+
+def _xavier(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
+    layer = nn.Linear(fan_in, fan_out)
+    nn.init.xavier_uniform_(layer.weight, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class FactorMetric(nn.Module):
+    """A metric with s_ij = h_i · g_j; `forward` returns h and g, or (None, None) for uniform weights."""
+
+    def forward(
+        self, u: Tensor, v: Tensor, noise: torch.Generator | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """u, v: embeddings as the encoder gives them, [N, d]."""
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """Bring parameters back into their range."""
+
+
+class Uniform(FactorMetric):
+    """m_ij = 1/N: the ablation without M."""
+
+    def forward(self, u: Tensor, v: Tensor, noise: torch.Generator | None = None) -> tuple[None, None]:
+        return None, None
+
+
+class Cosine(FactorMetric):
+    """m_ij ∝ exp(−c(u_i, v_j)), a constant for the encoder: the ablation «repl. cosine sim.» (normalised, detached)."""
+
+    def forward(self, u: Tensor, v: Tensor, noise: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        return -normalize(u.detach()), normalize(v.detach())
+
+
+class LearnedCosine(FactorMetric):
+    """s_ij = ±κ c(f(u_i), f'(v_j)): siamese (f = f') or two towers, similarity (+) or distance (−)."""
+
+    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator):
+        super().__init__()
+        self.sign = -1.0 if spec.kind == "siamese_negcos" else 1.0
+        self.unit_input = spec.input == "unit"
+        self.left = Tower(dim, spec, generator=generator)
+        self.right = Tower(dim, spec, generator=generator) if spec.kind == "two_tower" else None
+        self.scale = nn.Parameter(torch.tensor(spec.scale), requires_grad=spec.learn_scale)
+
+    def forward(self, u: Tensor, v: Tensor, noise: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        if self.unit_input:
+            u, v = normalize(u), normalize(v)
+        h = normalize(self.left(u, noise))
+        g = normalize((self.right or self.left)(v, noise))
+        return self.sign * self.scale * h, g
+
+    def after_step(self) -> None:
+        with torch.no_grad():
+            self.scale.clamp_(0.0, MAX_SCALE)
+
+
+class PairMetric(nn.Module):
+    """A metric that must see each pair: `scores` gives s for some rows against all columns."""
+
+    bytes_per_pair = 4  # what a row block costs, so that the walker can choose its height
+
+    def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
+        """s of shape [t, N].  z: [t, N] logits u·v/τ of these rows; positive: [t]; u: [t, d], v: [N, d] embeddings.
+
+        With `transposed`, rows are nodes of view 2 and columns those of view 1: s must be the transpose of the same
+        matrix, not a second metric.
+        """
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """Bring parameters back into their range."""
+
+
+class PairMLP(PairMetric):
+    """s_ij = MLP(u_i, v_j) as the paper prints it; the first layer is split into W_u u_i + W_v v_j.
+
+    Costs N² × hidden operations and t × N × hidden memory: for batches of a few hundred, or small graphs.
+    """
+
+    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator):
+        super().__init__()
+        self.unit_input = spec.input == "unit"
+        self.bytes_per_pair = 8 * spec.hidden * spec.hidden_layers
+        self.from_u = _xavier(dim, spec.hidden, generator)
+        self.from_v = _xavier(dim, spec.hidden, generator)
+        self.activation = Activation("rrelu_mean" if spec.activation == "rrelu_random" else spec.activation)
+        widths = [spec.hidden] * spec.hidden_layers + [1]
+        self.rest = nn.ModuleList(_xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths))
+
+    def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
+        if self.unit_input:
+            u, v = normalize(u), normalize(v)
+        left, right = (self.from_v, self.from_u) if transposed else (self.from_u, self.from_v)
+        pair = left(u).unsqueeze(1) + right(v).unsqueeze(0)  # [t, N, hidden]
+        for layer in self.rest:
+            pair = layer(self.activation(pair))
+        return pair.squeeze(-1)
+
+
+class ClosedForm(PairMetric):
+    """The weights that minimise L_i + a KL over free m_i (methods 2.4-B): N m_ij = 1 / (1 + (g_ij − ḡ_i)/a).
+
+    g_ij = (N−1) e^{z_ij} / D_i with D_i = e^{z_ii} + (N−1) Σ_j m_ij e^{z_ij} and ḡ_i = Σ_j m_ij g_ij, iterated with
+    renormalisation. No network, no gradient: a control that bounds what any M can reach. Well posed for a > 1.
+    """
+
+    PASSES = 20
+    bytes_per_pair = 24
+
+    def __init__(self, reg: float):
+        super().__init__()
+        if reg <= 1:
+            raise ValueError(f"closed_form needs a total KL coefficient above 1, got {reg:g}; raise objective.reg")
+        self.reg = reg
+
+    @torch.no_grad()
+    def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
+        """log m; each direction has its own optimum, so there is nothing to transpose."""
+        n = z.shape[1]
+        top = z.amax(1, keepdim=True)
+        similarity, own = (z - top).exp(), (positive.unsqueeze(1) - top).exp()
+        m = torch.full_like(z, 1 / n)
+        for _ in range(self.PASSES):
+            g = (n - 1) * similarity / (own + (n - 1) * (m * similarity).sum(1, keepdim=True))
+            update = 1 / (1 + (g - (m * g).sum(1, keepdim=True)) / self.reg)
+            update /= update.sum(1, keepdim=True)
+            change = (update - m).abs().amax()
+            m = update
+            if float(change) * n < 1e-9:
+                break
+        return m.log()
+
+
+Metric = FactorMetric | PairMetric
+
+
+def build_metric(dim: int, spec: MetricSpec, *, reg: float, generator: torch.Generator) -> Metric:
+    """The metric a spec asks for; `reg` is the total KL coefficient, which only closed_form needs."""
+    if spec.kind == "uniform":
+        return Uniform()
+    if spec.kind == "cosine":
+        return Cosine()
+    if spec.kind == "closed_form":
+        return ClosedForm(reg)
+    if spec.kind == "pair_mlp":
+        return PairMLP(dim, spec, generator=generator)
+    return LearnedCosine(dim, spec, generator=generator)

@@ -1,0 +1,1 @@
+"""How good embeddings are: probe, clustering, pair similarities, weights of negatives, geometry and figures."""

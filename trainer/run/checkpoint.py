@@ -1,0 +1,110 @@
+"""Checkpoints: weights and optimiser state as safetensors, the rest as JSON, one directory each, complete or absent.
+
+Random streams are named by (seed, purpose, epoch), so the epoch number *is* the generator state (trainer.seeds).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trainer.methods.interface import Method
+from trainer.run.atomic import sha256, sync_directory, write_json
+
+log = logging.getLogger("trainer")
+
+_TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
+
+
+def save_checkpoint(directory: Path, method: Method, *, epoch: int, spec_hash: str, keep: int) -> Path:
+    """Write `directory`/epoch-NNNNNNN by renaming a finished temporary one, then drop all but the newest `keep`."""
+    target = directory / f"epoch-{epoch:07d}"
+    temporary = directory / f".{target.name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        tensors, scalars = _flatten(method)
+        save_file(tensors, temporary / _TENSORS)
+        with (temporary / _TENSORS).open("rb+") as file:
+            os.fsync(file.fileno())
+        manifest = {
+            "epoch": epoch, "spec_hash": spec_hash, "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS),
+            "scalars": scalars,
+        }  # fmt: skip
+        write_json(temporary / _MANIFEST, manifest)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(directory)
+    for old in checkpoints(directory)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(directory.glob("epoch-*"))
+
+
+def load_newest(directory: Path, method: Method, *, spec_hash: str) -> int:
+    """Put the newest readable checkpoint into `method` and return its epoch; 0 if there is none.
+
+    One that is damaged or belongs to another spec is passed over with a warning: older ones may still be good.
+    """
+    for leftover in directory.glob(".epoch-*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for path in reversed(checkpoints(directory)):
+        try:
+            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+            if manifest["spec_hash"] != spec_hash:
+                raise ValueError("it belongs to another spec")
+            if sha256(path / _TENSORS) != manifest["sha256"]:
+                raise ValueError("its checksum does not match")
+            _restore(method, load_file(path / _TENSORS), manifest["scalars"])
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            log.warning("%s: passed over, %s", path, error)
+            continue
+        return int(manifest["epoch"])
+    return 0
+
+
+def _flatten(method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by dotted name, and the optimisers' settings."""
+    tensors = {f"model.{name}": value.detach().contiguous() for name, value in method.state_dict().items()}
+    scalars: dict[str, Any] = {}
+    for name, optimiser in method.optimisers.items():
+        state = optimiser.state_dict()
+        scalars[name] = [
+            {key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]
+        ]
+        for index, moments in state["state"].items():
+            for moment, value in moments.items():
+                tensors[f"optimiser.{name}.{index}.{moment}"] = value.detach().contiguous()
+    return tensors, scalars
+
+
+def _restore(method: Method, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+    method.load_state_dict(
+        {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    )
+    for name, optimiser in method.optimisers.items():
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith(f"optimiser.{name}."):
+                index, moment = key.rsplit(".", 2)[1:]
+                state.setdefault(int(index), {})[moment] = value
+        groups = optimiser.state_dict()["param_groups"]
+        for group, stored in zip(groups, scalars[name], strict=True):
+            group.update(stored)
+        optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,116 @@
+"""The run directory: who may train in it, what it trains, and what has happened so far.
+
+spec.json  events.jsonl  log.txt  checkpoints/  embeddings/  metrics.json  figures/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from trainer.config import TrainSpec, parse_spec, read_document, spec_hash
+from trainer.errors import Infrastructure, InvalidInput
+from trainer.run.atomic import write_json
+
+
+class RunDirectory:
+    """Opened by exactly one trainer at a time: a lock, released by the kernel even after kill -9, keeps others out."""
+
+    def __init__(self, path: Path, spec: TrainSpec, lock: IO[str]):
+        self.path, self.spec, self._lock = path, spec, lock
+        self.events = path / "events.jsonl"
+
+    @classmethod
+    def open(cls, path: Path, spec: TrainSpec, *, resume: bool) -> RunDirectory:
+        """Claim `path` for this spec.
+
+        Raises:
+            InvalidInput: the directory holds another run, or this one and `resume` was not asked for.
+            Infrastructure: another process trains there, or the directory cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise Infrastructure(f"{path}: cannot write a run there ({error}). Choose another --out.") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise Infrastructure(
+                f"{path}: another process is training there. Wait for it or choose another --out."
+            ) from error
+        try:
+            cls._check_owner(path, spec, resume)
+        except BaseException:
+            lock.close()
+            raise
+        write_json(path / "spec.json", spec.model_dump(mode="json"))
+        for name in ("checkpoints", "embeddings", "figures"):
+            (path / name).mkdir(exist_ok=True)
+        return cls(path, spec, lock)
+
+    @staticmethod
+    def _check_owner(path: Path, spec: TrainSpec, resume: bool) -> None:
+        if not (path / "spec.json").exists():
+            foreign = [entry.name for entry in path.iterdir() if entry.name not in (".lock", "log.txt")]
+            if foreign:
+                raise InvalidInput(
+                    f"{path}: holds other files ({', '.join(sorted(foreign)[:3])}). Choose an empty --out."
+                )
+            return
+        if not resume:
+            raise InvalidInput(f"{path}: holds a run already. Pass --resume to go on with it, or choose another --out.")
+        stored = read_spec(path)
+        if spec_hash(stored) != spec_hash(spec):
+            raise InvalidInput(
+                f"{path}: was started with another spec ({spec_hash(stored)[:12]}, not {spec_hash(spec)[:12]}). "
+                "Resume with its own spec.json, or choose another --out."
+            )
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def record(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append one event and return it. A line is written by one call, so a reader sees it whole or not at all."""
+        event = {"type": kind, "time": round(time.time(), 3), **fields}
+        with self.events.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+        return event
+
+    def rewind(self, epoch: int) -> None:
+        """Forget epochs after a checkpoint, and a last line that was cut off: the resumed run writes them again."""
+        kept = [event for event in read_events(self.path) if event.get("epoch", 0) <= epoch]
+        text = "".join(json.dumps(event) + "\n" for event in kept)
+        temporary = self.path / ".events.jsonl.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.events)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The epoch events so far."""
+        return [event for event in read_events(self.path) if event["type"] == "epoch"]
+
+
+def read_spec(path: Path) -> TrainSpec:
+    """The spec a run directory was made with."""
+    if not (path / "spec.json").exists():
+        raise InvalidInput(f"{path}: is not a run directory (no spec.json). Give the --out of an `nml train`.")
+    return parse_spec(read_document(path / "spec.json"))
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of events.jsonl; what a crash cut off is left out."""
+    file = path / "events.jsonl"
+    if not file.exists():
+        return []
+    events = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return events
