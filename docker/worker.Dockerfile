@@ -15,7 +15,7 @@ WORKDIR /src
 # torch alone first, and only torch from that index; the next command brings what it needs. A large layer that
 # changes only with the pins.
 COPY constraints.txt ./
-RUN pip install -c constraints.txt --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch && \
+RUN pip install -c constraints.txt --no-deps ${TORCH_INDEX:+-i "$TORCH_INDEX"} torch && \
     pip install -c constraints.txt setuptools
 
 COPY pyproject.toml README.md LICENSE ./

@@ -5,7 +5,10 @@ Importing the package loads no torch; `fit` does.
 
 from __future__ import annotations
 
+import subprocess
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,12 +17,22 @@ if TYPE_CHECKING:
 __all__ = ["fit", "version"]
 
 
+@cache
 def version() -> str:
-    """Version of the installed distribution."""
+    """Version of the code that runs: the distribution's and, in a git checkout, the commit."""
     try:
-        return metadata.version("nml-gcl")
+        number = metadata.version("nml-gcl")
     except metadata.PackageNotFoundError:  # a source tree that was never installed
-        return "0+source"
+        number = "0"
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return number
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return number
+    return f"{number}+{commit}"
 
 
 def __getattr__(name: str) -> Any:

@@ -63,13 +63,15 @@ def fit(
     """
     run = RunDirectory.open(Path(run_dir), spec, resume=resume)
     try:
-        with _log_to(run.path / "log.txt"), _translated_failures(spec), _StopRequest() as stop:
-            return _train(run, spec, callbacks, graph, stop)
-    except BaseException as error:
-        log.error("%s: %s", type(error).__name__, error)
-        for callback in callbacks:
-            callback.on_failure(error)
-        raise
+        with _log_to(run.path / "log.txt"):
+            try:
+                with _translated_failures(spec), _StopRequest() as stop:
+                    return _train(run, spec, callbacks, graph, stop)
+            except BaseException as error:
+                log.info("ended by %s: %s", type(error).__name__, error)
+                for callback in callbacks:
+                    callback.on_failure(error)
+                raise
     finally:
         run.close()
 
@@ -222,13 +224,10 @@ def _log_to(path: Path) -> Iterator[None]:
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
-    level, log_level = log.level, logging.INFO
-    log.setLevel(min(level or log_level, log_level))
+    level = log.level
+    log.setLevel(logging.INFO)
     try:
         yield
-    except BaseException as error:
-        log.error("%s", error)
-        raise
     finally:
         log.removeHandler(handler)
         log.setLevel(level)

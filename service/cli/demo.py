@@ -6,15 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from service.cli.report import result_console
 from service.cli.train import assemble, run_training
 
 
 def demo() -> None:
     """Train on handwritten digits in a temporary directory, then print nearest neighbours of a few nodes."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     with tempfile.TemporaryDirectory(prefix="nml-demo-") as home:
         os.environ["NML_HOME"] = home
         run = Path(home) / "run"

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from service.cli.report import print_quality
+from service.cli.report import print_quality, result_console
 from trainer.presets import PRESETS, PUBLISHED, preset_spec
 
 
@@ -26,7 +25,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(quality, indent=2))
     else:
-        print_quality(quality, Console(highlight=False, soft_wrap=True))
+        print_quality(quality, result_console())
 
 
 def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
@@ -44,7 +43,7 @@ def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")]
         table.add_row(
             *("–" if value is None else f"{value:,}" if type(value) is int else str(value) for value in entry.values())
         )
-    Console(highlight=False).print(table)
+    result_console().print(table)
 
 
 def presets(
@@ -66,4 +65,4 @@ def presets(
                 f"{spec.objective.temperature:g}", unit.format(reg.coefficient), f"{spec.optimiser.lr:g}",
                 f"{spec.optimiser.weight_decay:g}", spec.metric.kind,
             )  # fmt: skip
-    Console(highlight=False).print(table)
+    result_console().print(table)

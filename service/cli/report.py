@@ -10,17 +10,22 @@ from rich.console import Console
 from rich.table import Table
 
 
+def result_console() -> Console:
+    """Standard output; in a pipe, wide enough that no table folds."""
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=200)
+
+
 def print_result(
     metrics: Mapping[str, Any], directory: Path, tracking: Mapping[str, Any] | None, seconds: float
 ) -> None:
     """The closing table of `nml train`."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     print_quality(metrics["eval"], console)
-    active = metrics["train"].get("weight_active")
-    if active is not None:
-        fn, tn = (metrics["train"].get(f"weight_{name}") for name in ("fn", "tn"))
-        mean = f" (mean N·m {fn:.3f} on false, {tn:.3f} on true negatives)" if fn is not None and tn is not None else ""
-        console.print(f"The metric {'acts' if active else 'is inactive: all weights are equal within 2 %'}{mean}.")
+    if "weight_active" in metrics["train"]:
+        from trainer.quality.weights import describe_activity
+
+        console.print(describe_activity(metrics["train"]))
     console.print(f"{metrics['epoch']} epochs in {seconds:.0f} s. Everything is in {directory}")
     if tracking is not None:
         if tracking["error"]:
@@ -29,7 +34,9 @@ def print_result(
                 f"{tracking['dropped']} metric points were not sent."
             )
         else:
-            console.print(f"MLflow run {tracking['run_id']} in experiment {tracking['experiment']}.")
+            from trainer.tracking import ui_command
+
+            console.print(f"MLflow run {tracking['run_id']} in experiment {tracking['experiment']}. Look: {ui_command()}")
 
 
 def print_quality(quality: Mapping[str, Any], console: Console) -> None:

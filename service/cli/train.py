@@ -72,7 +72,9 @@ def run_training(spec: TrainSpec, directory: Path, *, resume: bool, as_json: boo
     """Train with progress on the terminal, lines in a pipe, or JSON for machines."""
     started = time.perf_counter()
     progress: Callback = JsonLines() if as_json else ProgressBar.if_terminal() or PlainLines()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    warnings = logging.StreamHandler()
+    warnings.setLevel(logging.WARNING)  # what is merely informative goes to log.txt
+    logging.basicConfig(handlers=[warnings], format="%(levelname)s %(message)s")
     from trainer.loop import fit
     from trainer.tracking import Tracker
 

@@ -32,7 +32,7 @@ from trainer.presets import PRESETS, PUBLISHED, preset_document, preset_spec
         ({"data": {"name": "files", "files": {"nodes": "n.csv"}}}, "data.files"),
         ({"data": {"name": "synthetic", "synthetic": {"nodes": 3, "classes": 5}}}, "data.synthetic"),
         ({"metric": {"kind": "os.system"}}, "metric.kind"),
-        ({"objective": {"temperature": 0.03}, "metric": {"scale": 10}}, "Raise objective.temperature"),
+        ({"objective": {"temperature": 0.028}, "metric": {"scale": 10}}, "Raise objective.temperature"),
     ],
 )
 def test_bad_specs_are_refused_by_field_name(document, field):

@@ -50,9 +50,12 @@ class NegativeMetricLearning(Method):
         self.metric = build_metric(spec.encoder.dim, spec.metric, reg=self.reg, generator=generator(seed, "metric"))
         self.to(device=inputs.device, dtype=inputs.dtype)
         self.optimisers = {"encoder": _adam(self.encoder, spec.optimiser.lr, spec.optimiser.weight_decay)}
-        if any(parameter.requires_grad for parameter in self.metric.parameters()):
+        # M is frozen except in its own steps: the encoder's gradients pass through it without reaching its parameters.
+        self._metric_parameters = [parameter for parameter in self.metric.parameters() if parameter.requires_grad]
+        if self._metric_parameters:
             metric_lr = spec.optimiser.metric_lr or spec.optimiser.lr
             self.optimisers["metric"] = _adam(self.metric, metric_lr, spec.optimiser.metric_weight_decay)
+            self.metric.requires_grad_(False)
         self._whole = View(inputs.propagation.whole())
         self._memory = TileMemory(spec.sampling.keep_mb)
         self._reencodes = spec.objective.inner_recompute and self.encoder.is_random
@@ -81,16 +84,16 @@ class NegativeMetricLearning(Method):
         for _ in range(self.spec.objective.inner_steps):
             with torch.no_grad():
                 u, v = self._embeddings(views)
-            terms = self._contrast(u.detach(), v.detach(), views.noise)
-            optimiser.zero_grad(set_to_none=True)
-            (terms.nml + self.reg * terms.kl).backward()
+            with _learning(self._metric_parameters):
+                terms = self._contrast(u.detach(), v.detach(), views.noise)
+                optimiser.zero_grad(set_to_none=True)
+                (terms.nml + self.reg * terms.kl).backward()
             optimiser.step()
             self.metric.after_step()
 
     def loss(self, views: EncodedViews) -> Loss:
         u, v = self._embeddings(views)
-        with _frozen(self.metric):
-            terms = self._contrast(u, v, views.noise, detach_metric=self.spec.objective.detach_metric, with_nce=True)
+        terms = self._contrast(u, v, views.noise, detach_metric=self.spec.objective.detach_metric, with_nce=True)
         nml, kl, nce = (float(term.detach()) for term in terms)
         views.u, views.v = u.detach(), v.detach()  # for diagnose; backward still holds the graph
         log_n = math.log(self.inputs.num_nodes)
@@ -163,13 +166,12 @@ def _adam(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Adam
 
 
 @contextmanager
-def _frozen(module: nn.Module) -> Iterator[None]:
-    """Let gradients pass through a module without reaching its parameters."""
-    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in learned:
-        parameter.requires_grad_(False)
+def _learning(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Let gradients reach parameters that are frozen otherwise."""
+    for parameter in parameters:
+        parameter.requires_grad_(True)
     try:
         yield
     finally:
-        for parameter in learned:
-            parameter.requires_grad_(True)
+        for parameter in parameters:
+            parameter.requires_grad_(False)
