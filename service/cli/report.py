@@ -36,7 +36,9 @@ def print_result(
         else:
             from trainer.tracking import ui_command
 
-            console.print(f"MLflow run {tracking['run_id']} in experiment {tracking['experiment']}. Look: {ui_command()}")
+            console.print(
+                f"MLflow run {tracking['run_id']} in experiment {tracking['experiment']}. Look: {ui_command()}"
+            )
 
 
 def print_quality(quality: Mapping[str, Any], console: Console) -> None:
@@ -57,4 +59,15 @@ def print_quality(quality: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     if quality.get("unlabelled_reason"):
         console.print(f"No label-based figures: {quality['unlabelled_reason']}")
-    console.print(f"protocol: {quality['protocol']}", markup=False)
+    console.print(_protocol_line(quality["protocol"]), markup=False)
+
+
+def _protocol_line(protocol: Mapping[str, Any]) -> str:
+    """The protocol in one line; metrics.json has the rest."""
+    split = protocol["split"]
+    if split is None:
+        return f"Protocol {protocol['name']}, seed {protocol['seed']}; details in metrics.json."
+    sizes = "/".join(str(size) for size in protocol["split_sizes"].values())
+    return (
+        f"Protocol {protocol['name']}, {split} split ({sizes} nodes), seed {protocol['seed']}; details in metrics.json."
+    )
