@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainer.config import parse_spec, read_document
 from trainer.errors import TrainerError
+from trainer.threads import wait_politely
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="run directory")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, or start it")
     options = parser.parse_args(arguments)
+    wait_politely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         spec = parse_spec(read_document(options.spec))

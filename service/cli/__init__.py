@@ -9,6 +9,7 @@ from rich.console import Console
 
 from service.cli import demo, inspect, train
 from trainer.errors import TrainerError
+from trainer.threads import wait_politely
 
 app = typer.Typer(
     name="nml",
@@ -26,6 +27,7 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Run a command; a failure becomes one sentence and the exit code of its kind."""
+    wait_politely()
     try:
         app()
     except TrainerError as error:

@@ -47,6 +47,37 @@ def test_train_then_evaluate_through_the_command_line(tmp_path):
     assert "accuracy" in nml("evaluate", out).stdout
 
 
+def test_own_files_come_back_under_their_own_ids(tmp_path):
+    names = [f"p-{number}" for number in range(40, 0, -1)]
+    nodes = "\n".join(f"{name},{i % 2},{i % 3},{i % 5}" for i, name in enumerate(names))
+    (tmp_path / "nodes.csv").write_text(f"id,label,a,b\n{nodes}\n")
+    edges = "\n".join(f"{one},{two}" for one, two in zip(names, names[2:], strict=False))
+    (tmp_path / "edges.csv").write_text(f"source,target\n{edges}\n")
+    files = [f"--set=data.files.{kind}={tmp_path / kind}.csv" for kind in ("nodes", "edges")]
+    options = ["--set", "data.name=files", *files, "--epochs", "2", "--set", "run.track=false", *TINY[2:]]
+    done = nml("train", *options, "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "embeddings" / "ids.json").read_text()) == names
+
+    with (tmp_path / "edges.csv").open("a") as file:
+        file.write("p-1,p-991\n")
+    done = nml("train", *options, "--out", str(tmp_path / "other"))
+    assert done.returncode == 3
+    assert 'edges.csv, row 40: node "p-991" is not in' in done.stderr
+    assert "drop_unknown" in done.stderr
+
+
+def test_threads_sleep_at_barriers_unless_the_user_says_otherwise(monkeypatch):
+    from trainer.threads import wait_politely
+
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    wait_politely()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    wait_politely()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_spec_file_and_overrides_make_the_spec_that_is_shown(tmp_path):
     file = tmp_path / "spec.yaml"
     file.write_text("run: {seed: 7}\n")
