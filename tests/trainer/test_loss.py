@@ -89,13 +89,28 @@ def test_kept_tiles_change_nothing_to_the_bit(megabytes):
         assert torch.equal(mine, theirs)
 
 
-def test_backward_of_an_older_forward_does_not_use_newer_tiles():
+@pytest.mark.parametrize("between", ["another forward", "new views"])
+def test_a_late_backward_neither_uses_nor_leaves_tiles_of_other_views(between):
     memory = TileMemory(64)
     u, v, h, g = rows(50)
     first = contrast(u, v, h, g, memory=memory)
-    contrast(u, v, -h, g, memory=memory)
+    if between == "another forward":
+        contrast(u, v, -h, g, memory=memory)
+    else:
+        memory.forget_z()
     alone = contrast(u, v, h, g)
     assert torch.equal(torch.autograd.grad(first.nml, h)[0], torch.autograd.grad(alone.nml, h)[0])
+    memory.forget_z()
+    assert torch.equal(contrast(-u, v, h, g, memory=memory).nml, contrast(-u, v, h, g).nml)
+
+
+def test_new_views_are_not_scored_with_similarities_of_a_late_backward():
+    memory = TileMemory(64)
+    u, v, h, g = rows(50)
+    late = contrast(u, v, h, g, memory=memory).nml
+    memory.forget_z()
+    late.backward()
+    assert torch.equal(contrast(-u, v, h, g, memory=memory).nml, contrast(-u, v, h, g).nml)
 
 
 def test_constant_metric_is_the_ablation_without_one():

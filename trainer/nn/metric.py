@@ -8,6 +8,7 @@ kernel at the price of matrix products (`FactorMetric`). Two do not, and are wal
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,9 @@ MAX_SCALE = 10.0
 class Tower(nn.Module):
     """The MLP of a metric: Linear, activation, … , Linear, all of one width after the first."""
 
-    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator, out: int | None = None):
+    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator):
         super().__init__()
-        widths = [dim, *[spec.hidden] * spec.hidden_layers, out or spec.hidden]
+        widths = [dim, *[spec.hidden] * spec.hidden_layers, spec.hidden]
         self.layers = nn.ModuleList(
             _xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths)
         )
@@ -44,14 +45,14 @@ def _xavier(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-class FactorMetric(nn.Module):
+class FactorMetric(nn.Module, ABC):
     """A metric with s_ij = h_i · g_j; `forward` returns h and g, or (None, None) for uniform weights."""
 
+    @abstractmethod
     def forward(
         self, u: Tensor, v: Tensor, noise: torch.Generator | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
         """u, v: embeddings as the encoder gives them, [N, d]."""
-        raise NotImplementedError
 
     def after_step(self) -> None:
         """Bring parameters back into their range."""
@@ -94,18 +95,18 @@ class LearnedCosine(FactorMetric):
             self.scale.clamp_(0.0, MAX_SCALE)
 
 
-class PairMetric(nn.Module):
+class PairMetric(nn.Module, ABC):
     """A metric that must see each pair: `scores` gives s for some rows against all columns."""
 
     bytes_per_pair = 4  # what a row block costs, so that the walker can choose its height
 
+    @abstractmethod
     def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
         """s of shape [t, N].  z: [t, N] logits u·v/τ of these rows; positive: [t]; u: [t, d], v: [N, d] embeddings.
 
         With `transposed`, rows are nodes of view 2 and columns those of view 1: s must be the transpose of the same
         matrix, not a second metric.
         """
-        raise NotImplementedError
 
     def after_step(self) -> None:
         """Bring parameters back into their range."""

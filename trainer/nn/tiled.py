@@ -42,11 +42,12 @@ class TileMemory:
         self._room = megabytes * 2**20
         self._buffers: dict[tuple[str, int, int], Tensor] = {}
         self._known_z: set[tuple[int, int]] = set()
-        self.forwards = 0  # which forward the kept exp(s) belong to
+        self.generation = 0  # changes whenever kept tiles may no longer be those of an earlier forward
 
     def forget_z(self) -> None:
         """Call when u or v changes."""
         self._known_z.clear()
+        self.generation += 1
 
     def reserve_z(self, n: int, side: int, like: Tensor) -> None:
         """Give room to exp(z) before exp(s): it serves every step of an epoch, exp(s) only one."""
@@ -158,7 +159,7 @@ class _Contrast(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         n = len(p)
         memory = memory or TileMemory(0)
-        memory.forwards += 1
+        memory.generation += 1
         memory.reserve_z(n, side, p)
         sweep = _Sweep(p, v, h, g, side, memory)
         sums = p.new_zeros(6, n)  # rows and columns of E, X and F = exp(z)
@@ -189,7 +190,7 @@ class _Contrast(torch.autograd.Function):
         nce = (sums[4:].log() - positive).mean() if with_nce else nml.new_tensor(math.nan)
 
         ctx.save_for_backward(p, v, h, g, sums, gap)
-        ctx.side, ctx.memory, ctx.forward_number = side, memory, memory.forwards
+        ctx.side, ctx.memory, ctx.generation = side, memory, memory.generation
         ctx.mark_non_differentiable(nce)
         return nml, kl, nce
 
@@ -200,7 +201,8 @@ class _Contrast(torch.autograd.Function):
         n, side = len(p), ctx.side
         wants_z = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         wants_s = h is not None and (ctx.needs_input_grad[2] or ctx.needs_input_grad[3])
-        sweep = _Sweep(p, v, h, g, side, ctx.memory, s_is_kept=ctx.memory.forwards == ctx.forward_number)
+        still_ours = ctx.memory.generation == ctx.generation
+        sweep = _Sweep(p, v, h, g, side, ctx.memory if still_ours else TileMemory(0), s_is_kept=still_ours)
 
         # dL/dz_ij = X_ij (x_row_i + x_col_j), dL/ds_ij = dL/dz_ij + E_ij (e_row_i + e_col_j); the parts on the diagonal
         # and the constant -1/N of the KL are added after the sweep, where they cost O(N d).
@@ -256,7 +258,7 @@ class _Sweep:
         if known is not None:
             return known
         out = self.memory.slot("z", at, self.p)
-        z = _exp_product(self.p, self.v, at, self._buffer(at, 2) if out is None else out)
+        z = _exp_product(self.p, self.v, at, self.scratch(at, 2) if out is None else out)
         self.memory.remember_z(at)
         return z
 
@@ -265,13 +267,11 @@ class _Sweep:
         assert self.g is not None
         out = self.memory.slot("s", at, self.h)
         if out is None:
-            return _exp_product(self.h, self.g, at, self._buffer(at, 3))
+            return _exp_product(self.h, self.g, at, self.scratch(at, 3))
         return out if self.s_is_kept else _exp_product(self.h, self.g, at, out)
 
     def scratch(self, at: Tile, which: int) -> Tensor:
-        return self._buffer(at, which)
-
-    def _buffer(self, at: Tile, which: int) -> Tensor:
+        """One of four buffers of a tile's size; 2 and 3 are those of exp_z and exp_s."""
         if self._flat[which].numel() == 0:
             self._flat[which] = self.p.new_empty(self._size)
         return self._flat[which][: at.height * at.width].view(at.height, at.width)
