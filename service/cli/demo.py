@@ -24,6 +24,7 @@ def demo() -> None:
         run_training(assemble(None, "digits", None, [f"optimiser.epochs={EPOCHS}"]), run, resume=False, as_json=False)
         console.print("\nNearest neighbours by cosine of the learned embeddings:")
         console.print(_neighbours(run, ["7", "42", "1000", "1500"]))
+        console.print("\nThe temporary run is removed now; `nml train --out DIR` keeps one.")
 
 
 def _neighbours(run: Path, nodes: list[str], k: int = 8) -> Table:
