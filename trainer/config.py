@@ -21,6 +21,7 @@ DatasetName = Literal[
 ]
 MetricKind = Literal["siamese_cos", "siamese_negcos", "two_tower", "pair_mlp", "closed_form", "uniform", "cosine"]
 Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
+MAX_METRIC_SCALE = 10.0  # κ; weights then differ by at most exp(20), and float32 still holds at τ = 0.03
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -127,7 +128,9 @@ class MetricSpec(Spec):
     hidden_layers: int = Field(1, ge=1, le=4, description="hidden layers; the published code has 1, the paper says 2")
     input: Literal["raw", "unit"] = Field("unit", description="what M sees: embeddings as they are, or unit rows")
     activation: Activation = Field("prelu", description="between M's layers")
-    scale: float = Field(1.0, gt=0, le=10, description="κ: s lies in [-κ, κ], so weights differ by at most exp(2κ)")
+    scale: float = Field(
+        1.0, gt=0, le=MAX_METRIC_SCALE, description="κ: s lies in [-κ, κ], so weights differ by at most exp(2κ)"
+    )
     learn_scale: bool = Field(True, description="learn κ, clamped to at most 10")
 
 
@@ -241,7 +244,7 @@ class TrainSpec(Spec):
     @model_validator(mode="after")
     def _exponentials_fit(self) -> TrainSpec:
         learns = self.metric.kind in ("siamese_cos", "siamese_negcos", "two_tower")
-        kappa = (10.0 if self.metric.learn_scale else self.metric.scale) if learns else 1.0
+        kappa = (MAX_METRIC_SCALE if self.metric.learn_scale else self.metric.scale) if learns else 1.0
         limit = 87 if self.run.dtype == "float32" else 700
         if 2 * (kappa + 1 / self.objective.temperature) >= limit:
             raise ValueError(

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from trainer.config import MetricSpec
+from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.nn.activation import Activation
-
-MAX_SCALE = 10.0
 
 
 class Tower(nn.Module):
@@ -92,7 +90,7 @@ class LearnedCosine(FactorMetric):
 
     def after_step(self) -> None:
         with torch.no_grad():
-            self.scale.clamp_(0.0, MAX_SCALE)
+            self.scale.clamp_(0.0, MAX_METRIC_SCALE)
 
 
 class PairMetric(nn.Module, ABC):

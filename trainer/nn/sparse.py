@@ -23,10 +23,6 @@ class SparseOperator:
     matrix: Tensor
     transpose: Tensor
 
-    @property
-    def shape(self) -> torch.Size:
-        return self.matrix.shape
-
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d], differentiable in the dense factor."""
         product: Tensor = _Multiply.apply(self, dense)

@@ -33,6 +33,7 @@ class Propagation:
 
     def __init__(self, indptr: Tensor, indices: Tensor, weight: Tensor | None = None, dtype: torch.dtype | None = None):
         self.num_nodes, self.num_edges = len(indptr) - 1, len(indices)
+        self.device = indices.device
         dtype = dtype or torch.float32
         nodes = torch.arange(self.num_nodes, device=indices.device)
         target = torch.cat([row_of_entry(indptr), nodes])
@@ -86,7 +87,7 @@ def draw_view(
     undirected: bool = False,
 ) -> View:
     """Drop each stored edge (or each undirected pair) and mask each feature column independently."""
-    device = propagation._target.device
+    device = propagation.device
     if undirected:
         pair = propagation.undirected_pairs()
         pairs = int(pair.max()) + 1 if len(pair) else 0

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from trainer.config import MetricSpec
+from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.loss import nml_loss_reference
-from trainer.nn.metric import MAX_SCALE, ClosedForm, Cosine, LearnedCosine, PairMetric, PairMLP, build_metric
+from trainer.nn.metric import ClosedForm, Cosine, LearnedCosine, PairMetric, PairMLP, build_metric
 from trainer.nn.rowwise import contrast_rowwise
 from trainer.nn.tiled import contrast
 
@@ -76,7 +76,7 @@ def test_scale_is_learned_and_clamped():
     with torch.no_grad():
         metric.scale += 5
     metric.after_step()
-    assert float(metric.scale) == MAX_SCALE
+    assert float(metric.scale) == MAX_METRIC_SCALE
     assert not build("siamese_cos", learn_scale=False).scale.requires_grad
 
 
