@@ -10,7 +10,8 @@ import logging
 import sys
 from pathlib import Path
 
-from trainer.config import parse_spec, read_document
+from trainer.config import parse_spec
+from trainer.documents import read_document
 from trainer.errors import TrainerError
 from trainer.threads import wait_politely
 

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainer.errors import InvalidInput
 
 DatasetName = Literal[
-    "digits", "synthetic", "files", "cora", "citeseer", "pubmed", "photo", "computers", "wikics", "cs", "physics"
+    "digits",
+    "synthetic",
+    "files",
+    "imported",
+    "cora",
+    "citeseer",
+    "pubmed",
+    "photo",
+    "computers",
+    "wikics",
+    "cs",
+    "physics",
 ]
 MetricKind = Literal["siamese_cos", "siamese_negcos", "two_tower", "pair_mlp", "closed_form", "uniform", "cosine"]
 Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
@@ -89,9 +98,14 @@ class DataSpec(Spec):
     )
     synthetic: SyntheticSpec | None = Field(None, description="settings of the generator, with name=synthetic")
     files: FilesSpec | None = Field(None, description="the files to read, with name=files")
+    imported: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="name given to `nml datasets import`"
+    )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> DataSpec:
+        if (self.imported is not None) != (self.name == "imported"):
+            raise ValueError("data.imported goes with data.name=imported, and only with it")
         if (self.files is not None) != (self.name == "files"):
             raise ValueError("data.files goes with data.name=files, and only with it")
         if self.synthetic is not None and self.name != "synthetic":
@@ -181,16 +195,43 @@ class OptimiserSpec(Spec):
 
 
 class SamplingSpec(Spec):
-    """Which negatives an anchor meets, and how much of the N×N similarity is in memory at once."""
+    """Which negatives an anchor meets, and how much of the graph and of the similarities is in memory at once.
 
-    negatives: Literal["graph"] = Field("graph", description="graph: every node against every node, exactly")
+    What is None is chosen before the run from the memory there is (trainer.plan) and written to plan.json.
+    """
+
+    negatives: Literal["batch", "bank", "graph"] | None = Field(
+        None,
+        description="batch: seeds of a batch against each other; bank: against the latest embeddings of all nodes; "
+        "graph: every node against every node, exactly; none: graph where time and memory allow, else batch",
+    )
+    batch_size: int | None = Field(
+        None, ge=2, le=1_000_000, description="seed nodes encoded at a time; none: chosen, or all of them if they fit"
+    )
+    num_neighbors: tuple[Annotated[int, Field(ge=-1, le=10_000)], ...] | None = Field(
+        None, max_length=8, description="in-neighbours sampled per hop, -1 for all; none: 10 per hop, all if exact"
+    )
+    backend: Literal["csr", "torch-sparse", "pyg-lib"] = Field(
+        "csr", description="neighbour sampler; csr is ours and gives the same batches on every machine"
+    )
+    loader_workers: int = Field(0, ge=0, le=64, description="processes that sample ahead; batches stay the same")
+    scale: Literal["graph", "scope"] = Field(
+        "graph", description="N in the factor (N-1) of the loss and of α: all nodes, or the negatives an anchor meets"
+    )
     tile: int | None = Field(
         None, ge=1, le=65_536, description="side of a tile; none: 1024. Memory: 12-20 bytes × tile²"
     )
-    keep_mb: int = Field(
-        1_024, ge=0, le=1_000_000,
-        description="megabytes of exp-similarities kept instead of recomputed; 0 recomputes all. Results do not change",
+    keep_mb: int | None = Field(
+        None, ge=0, le=1_000_000,
+        description="megabytes of exp-similarities kept instead of recomputed; 0 recomputes all, none: 1024 if there "
+        "is room. Results do not change",
     )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _fan_out_is_useful(self) -> SamplingSpec:
+        if self.num_neighbors is not None and 0 in self.num_neighbors:
+            raise ValueError("num_neighbors holds a 0, which samples nothing; use -1 for all neighbours")
+        return self
 
 
 class EvaluationSpec(Spec):
@@ -208,6 +249,12 @@ class EvaluationSpec(Spec):
     max_pairs_nodes: int = Field(
         50_000, ge=2, le=10_000_000, description="above this many nodes, pair figures use a seeded sample of that size"
     )
+    max_probe_nodes: int = Field(
+        50_000, ge=100, le=100_000_000, description="above this many training (or validation) nodes, a seeded sample"
+    )
+    max_cluster_nodes: int = Field(
+        100_000, ge=100, le=100_000_000, description="above this many labelled nodes, k-means sees a seeded sample"
+    )
     figures: bool = Field(True, description="draw figures/*.png")
 
 
@@ -221,6 +268,9 @@ class RunSpec(Spec):
     checkpoint_every: int = Field(10, ge=1, le=1_000_000, description="epochs between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, le=100, description="newest checkpoints kept")
     diagnose_every: int = Field(1, ge=0, le=1_000_000, description="epochs between looks at the weights; 0: never")
+    workers: int = Field(
+        1, ge=1, le=256, description="data-parallel processes on Ray Train; k of them act as one with k × batch_size"
+    )
     track: bool = Field(True, description="report to MLflow")
     experiment: str = Field("nml-gcl", min_length=1, max_length=200, description="MLflow experiment")
     name: str | None = Field(None, max_length=200, description="a name for people; none: data set and hash")
@@ -242,6 +292,15 @@ class TrainSpec(Spec):
     run: RunSpec = RunSpec()
 
     @model_validator(mode="after")
+    def _hops_are_layers(self) -> TrainSpec:
+        hops = self.sampling.num_neighbors
+        if hops is not None and len(hops) != self.encoder.layers:
+            raise ValueError(
+                f"sampling.num_neighbors has {len(hops)} hops for {self.encoder.layers} encoder layers; give one each"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _exponentials_fit(self) -> TrainSpec:
         learns = self.metric.kind in ("siamese_cos", "siamese_negcos", "two_tower")
         kappa = (MAX_METRIC_SCALE if self.metric.learn_scale else self.metric.scale) if learns else 1.0
@@ -259,13 +318,12 @@ def spec_hash(spec: TrainSpec) -> str:
 
     Tile and kept memory are left out too, so that a run that ran out of memory can go on with smaller ones.
     """
-    document = spec.model_dump(
-        mode="json", exclude={"preset": True, "run": _BOOK_KEEPING, "sampling": {"tile", "keep_mb"}}
-    )
+    document = spec.model_dump(mode="json", exclude={"preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY})
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_MEMORY_ONLY = {"tile", "keep_mb", "loader_workers"}
 _BOOK_KEEPING = {
     "threads", "checkpoint_every", "keep_checkpoints", "diagnose_every", "track", "experiment", "name",
 }  # fmt: skip
@@ -293,43 +351,3 @@ def explain(error: ValidationError) -> str:
             what = "unknown key; remove it or check its spelling"
         lines.append(f"{where}: {what}")
     return "\n".join(lines)
-
-
-def read_document(path: str | Path) -> Any:
-    """Read a JSON or YAML file; both are data only, no tags or code."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read as a text file ({error}). Give a JSON or YAML spec.") from error
-    try:
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{path}: not valid JSON or YAML: {error}") from error
-
-
-def apply_overrides(document: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Set dotted keys, `a.b=c`; values are read as YAML, so 0.5, true, null and [0.4, 0.4] mean what they look like."""
-    result: dict[str, Any] = json.loads(json.dumps(document))
-    for item in overrides:
-        key, equals, text = item.partition("=")
-        if not equals or not all(key.split(".")):
-            raise InvalidInput(f"--set {item}: write it as section.key=value, such as objective.temperature=0.4")
-        node = result
-        *parents, last = key.split(".")
-        for parent in parents:
-            child = node.get(parent)
-            if child is None:
-                child = node[parent] = {}
-            if not isinstance(child, dict):
-                raise InvalidInput(f"--set {item}: {parent} is a value, not a section")
-            node = child
-        node[last] = _number_or_yaml(text)
-    return result
-
-
-def _number_or_yaml(text: str) -> Any:
-    try:  # YAML 1.1 reads 5e-4 as a string; people mean the number
-        return float(text) if not text.lstrip("+-").isdigit() else int(text)
-    except ValueError:
-        return yaml.safe_load(text)

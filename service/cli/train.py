@@ -12,7 +12,8 @@ import typer
 from service.cli.progress import JsonLines, PlainLines, ProgressBar
 from service.cli.report import print_result
 from trainer.callbacks import Callback
-from trainer.config import TrainSpec, apply_overrides, parse_spec, read_document, spec_hash
+from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.documents import apply_overrides, read_document
 from trainer.errors import InvalidInput
 from trainer.presets import DEFAULT_PRESET, preset_document
 

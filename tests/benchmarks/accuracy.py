@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import trainer
-from trainer.config import apply_overrides, parse_spec
+from trainer.config import parse_spec
+from trainer.documents import apply_overrides
 from trainer.presets import preset_document
 
 VARIANTS = {"nml-official": [], "uniform": ["metric.kind=uniform"], "cosine": ["metric.kind=cosine"]}

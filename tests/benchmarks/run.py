@@ -21,8 +21,9 @@ from torch.nn.functional import normalize
 sys.path.insert(0, str(Path(__file__).parent))
 from dense import PublishedModel, published_loss
 
-from trainer.config import DataSpec, SyntheticSpec, apply_overrides, parse_spec
+from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.datasets import load
+from trainer.documents import apply_overrides
 from trainer.errors import TrainerError
 from trainer.graph import Graph
 from trainer.loss import nml_loss

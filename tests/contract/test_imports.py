@@ -19,7 +19,10 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
     "trainer": {"tuner", "service", "ray", "optuna", "fastapi", "starlette", "uvicorn"},
     "tuner": {"service", "fastapi", "starlette", "uvicorn"},
 }
-PURE = ("trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads", "tuner.config")
+PURE = (
+    "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
+    "tuner.config",
+)  # fmt: skip
 HEAVY = {"torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
 MAX_LINES = 400
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.config import TrainSpec, apply_overrides, parse_spec, read_document, spec_hash
+from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.documents import apply_overrides, read_document
 from trainer.errors import InvalidInput
 from trainer.presets import PRESETS, PUBLISHED, preset_document, preset_spec
 

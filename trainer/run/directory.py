@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.config import TrainSpec, parse_spec, read_document, spec_hash
+from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.run.atomic import write_json
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from trainer.config import DataSpec, SyntheticSpec, apply_overrides, parse_spec
+from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.datasets import load
+from trainer.documents import apply_overrides
 from trainer.loss import nml_loss_reference
 from trainer.methods import build_method
 from trainer.nn.inputs import prepare
