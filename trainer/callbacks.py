@@ -51,6 +51,9 @@ class Callback:
     def on_start(self, run: RunInfo) -> None:
         """Data is loaded and the model built."""
 
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        """One of the epoch's encoder steps is done; only called where an epoch has several."""
+
     def on_epoch(self, event: Mapping[str, Any]) -> Signal | None:
         """One epoch is done; `event` is its line of events.jsonl, numbers under "metrics"."""
         return None

@@ -266,6 +266,9 @@ class RunSpec(Spec):
     dtype: Literal["float32", "float64"] = Field("float32", description="float64 is for tests")
     threads: int | None = Field(None, ge=1, le=1_024, description="CPU threads; none: torch's choice")
     checkpoint_every: int = Field(10, ge=1, le=1_000_000, description="epochs between checkpoints")
+    checkpoint_minutes: float = Field(
+        10, gt=0, le=100_000, description="longest time without a checkpoint where an epoch has many steps"
+    )
     keep_checkpoints: int = Field(2, ge=1, le=100, description="newest checkpoints kept")
     diagnose_every: int = Field(1, ge=0, le=1_000_000, description="epochs between looks at the weights; 0: never")
     workers: int = Field(
@@ -325,7 +328,7 @@ def spec_hash(spec: TrainSpec) -> str:
 
 _MEMORY_ONLY = {"tile", "keep_mb", "loader_workers"}
 _BOOK_KEEPING = {
-    "threads", "checkpoint_every", "keep_checkpoints", "diagnose_every", "track", "experiment", "name",
+    "threads", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "diagnose_every", "track", "experiment", "name",
 }  # fmt: skip
 
 

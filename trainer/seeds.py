@@ -10,9 +10,12 @@ it is a hash of a key and of the thing itself: any batch, worker or process that
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 BITS = 53  # of a hashed draw: as many as a float64 holds
@@ -35,11 +38,27 @@ def hashed(key: int, index: Tensor) -> Tensor:
 
     index: int64 of any shape. Stafford's variant 13 of the 64-bit finaliser of MurmurHash3, on index + key.
     """
-    x = index + key
-    x = (x ^ (x >> 30 & 0x3_FFFF_FFFF)).mul_(-0x40A7_B892_E31B_1A47)  # torch shifts keep the sign: mask it off
-    x = (x ^ (x >> 27 & 0x1F_FFFF_FFFF)).mul_(-0x6B2F_B644_ECCE_EE15)
-    x ^= x >> 31 & 0x1_FFFF_FFFF
-    return x >> 11 & (1 << BITS) - 1
+    return _finalise(index + key, _SIGNED, lambda x, by: x >> by & (1 << 64 - by) - 1)  # torch shifts keep the sign
+
+
+def hashed_array(key: int, index: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`hashed` for numpy, on the CPU about twice as fast: the same integers. Overwrites `index`, of any shape."""
+    index += np.uint64(key)
+    return _finalise(index, _UNSIGNED, np.right_shift)
+
+
+def _finalise(x: Any, multipliers: tuple[Any, ...], shift: Callable[[Any, int], Any]) -> Any:
+    """The one definition of the hash, in place but for the last step; `shift` moves 64 bits right and fills with 0."""
+    x ^= shift(x, 30)
+    x *= multipliers[0]
+    x ^= shift(x, 27)
+    x *= multipliers[1]
+    x ^= shift(x, 31)
+    return shift(x, 64 - BITS)
+
+
+_UNSIGNED = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
+_SIGNED = tuple(int(word.astype(np.int64)) for word in _UNSIGNED)
 
 
 def _words(seed: int, purpose: str, counters: tuple[int, ...]) -> np.ndarray:

@@ -28,9 +28,10 @@ from trainer.errors import TrainerError
 from trainer.graph import Graph
 from trainer.loss import nml_loss
 from trainer.methods import build_method
-from trainer.nn.inputs import prepare
-from trainer.nn.tiled import TileMemory, contrast
+from trainer.nn.contrast import contrast
+from trainer.nn.tiled import TileMemory
 from trainer.presets import preset_document
+from trainer.step import train_epoch
 
 DIM, TAU, REG = 512, 0.5, 3.0
 FORMS = {
@@ -194,18 +195,12 @@ def epoch_benchmark(repeats: int) -> None:
 
 def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], None]:
     spec = parse_spec(document)
-    method = build_method(spec, prepare(graph, torch.device("cpu"), torch.float32))
+    method = build_method(spec, graph)
     state = {"epoch": 0}
 
     def go() -> None:
         state["epoch"] += 1
-        views = method.views(state["epoch"])
-        method.inner(views, state["epoch"])
-        loss = method.loss(views)
-        method.optimisers["encoder"].zero_grad(set_to_none=True)
-        loss.total.backward()
-        method.optimisers["encoder"].step()
-        method.after_step()
+        train_epoch(method, state["epoch"])
 
     return go
 

@@ -19,7 +19,7 @@ import trainer
 from trainer.callbacks import Callback, Signal
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
-from trainer.loop import _translated_failures
+from trainer.interruption import translated_failures
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.run.directory import read_events
 from trainer.run.export import read_embeddings
@@ -181,7 +181,7 @@ def test_exit_codes_tell_the_kind_of_failure(tmp_path):
     ],
 )
 def test_memory_and_disk_failures_get_their_kind(raised, kind):
-    with pytest.raises(kind, match="--resume"), _translated_failures(parse_spec({})):
+    with pytest.raises(kind, match="--resume"), translated_failures():
         raise raised
 
 
@@ -203,7 +203,7 @@ def test_a_real_allocation_failure_is_out_of_memory(tmp_path):
     command = [sys.executable, "-c", code, str(file), "--out", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 4, done.stderr[-2000:]
-    assert "sampling.tile" in done.stderr
+    assert "nml estimate" in done.stderr
 
 
 def test_without_cuda_asking_for_it_is_a_clear_error(tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from trainer.config import TrainSpec
+from trainer.graph import Graph
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
-from trainer.nn.inputs import Inputs
+from trainer.parallel.team import Team
 
-_METHODS: dict[str, type[Method]] = {"nml": NegativeMetricLearning}
+_METHODS = {"nml": NegativeMetricLearning}
 
 
-def build_method(spec: TrainSpec, inputs: Inputs) -> Method:
-    """The method a spec names, with fresh weights drawn from the run's seed."""
-    return _METHODS[spec.method](spec, inputs)
+def build_method(spec: TrainSpec, graph: Graph, device: torch.device | None = None, team: Team | None = None) -> Method:
+    """The method a planned spec names, with fresh weights drawn from the run's seed."""
+    return _METHODS[spec.method](spec, graph, device or torch.device("cpu"), team or Team.solo())

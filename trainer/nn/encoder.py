@@ -1,7 +1,7 @@
 """The graph encoder E: H⁽ᵏ⁺¹⁾ = σ(Â H⁽ᵏ⁾ W⁽ᵏ⁾ + b⁽ᵏ⁾), no activation after the last layer.
 
-Â comes normalised from outside (trainer.nn.views), so the same layer serves views, the clean graph and, later, sampled
-subgraphs with whole-graph degrees.
+Â comes normalised from outside (trainer.nn.views, trainer.nn.blocks), so the same layer serves views, the clean graph
+and sampled batches with whole-graph degrees.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from trainer.nn.sparse import SparseOperator
 from trainer.nn.views import View
 
 Features = Tensor | SparseOperator  # [N, F], dense or sparse
+_SPARSE_COST = 16  # a multiplication of a sparse product costs about this many of a dense one: it waits for memory
 
 
 class Encoder(nn.Module):
@@ -39,13 +40,25 @@ class Encoder(nn.Module):
         return self.activation.is_random and len(self.weights) > 1
 
     def forward(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
-        """Embeddings of every node.  x: [N, F] -> [N, dim]."""
+        """Embeddings of the nodes that the view's last adjacency has rows for.  x: [n, F] -> [rows, dim]."""
         hidden: Tensor | SparseOperator = x
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if layer == 0 and view.columns is not None:
                 weight = weight * view.columns.unsqueeze(1)  # masking W's rows masks X's columns, without a copy of X
-            hidden = view.adjacency @ (hidden @ weight) + bias
+            adjacency = view.adjacency(layer)
+            if isinstance(hidden, Tensor) and _aggregates_first(adjacency, weight):
+                hidden = (adjacency @ hidden) @ weight + bias
+            else:
+                hidden = adjacency @ (hidden @ weight) + bias
             if layer < len(self.weights) - 1:
                 hidden = self.activation(hidden, generator)
         assert isinstance(hidden, Tensor)
         return hidden
+
+
+def _aggregates_first(adjacency: SparseOperator, weight: Tensor) -> bool:
+    """Whether (Â H) W costs less than Â (H W): so it is where W widens, or where Â has far fewer rows than columns."""
+    rows, columns = adjacency.shape
+    narrow, wide = weight.shape
+    saved = (columns - rows) * narrow * wide
+    return saved + _SPARSE_COST * adjacency.nnz * (wide - narrow) > 0

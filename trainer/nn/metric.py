@@ -146,11 +146,12 @@ class ClosedForm(PairMetric):
     PASSES = 20
     bytes_per_pair = 24
 
-    def __init__(self, reg: float):
+    def __init__(self, reg: float, factor: float | None = None):
         super().__init__()
         if reg <= 1:
             raise ValueError(f"closed_form needs a total KL coefficient above 1, got {reg:g}; raise objective.reg")
         self.reg = reg
+        self.factor = factor  # the loss's own, None for the number of columns less one
 
     @torch.no_grad()
     def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
@@ -159,8 +160,9 @@ class ClosedForm(PairMetric):
         top = z.amax(1, keepdim=True)
         similarity, own = (z - top).exp(), (positive.unsqueeze(1) - top).exp()
         m = torch.full_like(z, 1 / n)
+        factor = n - 1 if self.factor is None else self.factor
         for _ in range(self.PASSES):
-            g = (n - 1) * similarity / (own + (n - 1) * (m * similarity).sum(1, keepdim=True))
+            g = factor * similarity / (own + factor * (m * similarity).sum(1, keepdim=True))
             update = 1 / (1 + (g - (m * g).sum(1, keepdim=True)) / self.reg)
             update /= update.sum(1, keepdim=True)
             change = (update - m).abs().amax()
@@ -173,14 +175,16 @@ class ClosedForm(PairMetric):
 Metric = FactorMetric | PairMetric
 
 
-def build_metric(dim: int, spec: MetricSpec, *, reg: float, generator: torch.Generator) -> Metric:
-    """The metric a spec asks for; `reg` is the total KL coefficient, which only closed_form needs."""
+def build_metric(
+    dim: int, spec: MetricSpec, *, reg: float, factor: float | None = None, generator: torch.Generator
+) -> Metric:
+    """The metric a spec asks for; `reg` (the total KL coefficient) and `factor` matter to closed_form only."""
     if spec.kind == "uniform":
         return Uniform()
     if spec.kind == "cosine":
         return Cosine()
     if spec.kind == "closed_form":
-        return ClosedForm(reg)
+        return ClosedForm(reg, factor)
     if spec.kind == "pair_mlp":
         return PairMLP(dim, spec, generator=generator)
     return LearnedCosine(dim, spec, generator=generator)

@@ -14,20 +14,28 @@ from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
 from trainer.nn.metric import PairMetric
-from trainer.nn.tiled import Terms
+from trainer.nn.contrast import Terms
 
 BLOCK_BYTES = 64 * 2**20
 
 
 def contrast_rowwise(
-    p: Tensor, q: Tensor, u: Tensor, v: Tensor, metric: PairMetric, *, rows: int | None = None
+    p: Tensor,
+    q: Tensor,
+    u: Tensor,
+    v: Tensor,
+    metric: PairMetric,
+    *,
+    factor: float | None = None,
+    rows: int | None = None,
 ) -> Terms:
     """Exact loss terms for z = p·q and s = metric(u, v).
 
     p: [N, d] unit rows of view 1 divided by τ; q: [N, d] unit rows of view 2; u, v: the embeddings the metric looks at;
-    rows: height of a block, None for one of about 64 MB.
+    factor: as in `contrast`, None for N − 1; rows: height of a block, None for one of about 64 MB.
     """
     n = len(p)
+    factor = n - 1 if factor is None else factor
     height = rows or max(1, BLOCK_BYTES // (n * metric.bytes_per_pair))
     total = p.new_zeros(3)
     for transposed in (False, True):
@@ -35,7 +43,7 @@ def contrast_rowwise(
         for start in range(0, n, height):
             part = slice(start, start + height)
             total = total + checkpoint(
-                _block, metric, anchors[part], others, seen[part], seen_all, start, transposed,
+                _block, metric, anchors[part], others, seen[part], seen_all, start, transposed, factor,
                 use_reentrant=False, preserve_rng_state=False,
             )  # fmt: skip
     nml, kl, nce = total / (2 * n)
@@ -43,14 +51,14 @@ def contrast_rowwise(
 
 
 def _block(
-    metric: PairMetric, p: Tensor, q: Tensor, u: Tensor, v: Tensor, start: int, transposed: bool
+    metric: PairMetric, p: Tensor, q: Tensor, u: Tensor, v: Tensor, start: int, transposed: bool, factor: float
 ) -> Tensor:  # [3]: sums of L_NML, KL and InfoNCE over the block's rows
     n = len(q)
     z = p @ q.T
     positive = z[torch.arange(len(p)), torch.arange(start, start + len(p))]
     s = metric.scores(z, positive, u, v, transposed=transposed)
     mass = s.logsumexp(1)
-    nml = softplus(math.log(n - 1) + (s + z).logsumexp(1) - mass - positive)
+    nml = softplus(math.log(factor) + (s + z).logsumexp(1) - mass - positive)
     kl = mass - math.log(n) - s.mean(1)
     nce = z.logsumexp(1) - positive
     return torch.stack([nml.sum(), kl.sum(), nce.sum()])

@@ -6,7 +6,8 @@ dense copy of the features is ever made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,12 +17,29 @@ from torch.autograd.function import once_differentiable
 from trainer.data.features import csr
 
 
-@dataclass(frozen=True)
 class SparseOperator:
-    """A [n, m] matrix and its transpose, both in CSR."""
+    """A [n, m] matrix in CSR, and its transpose, made when a backward first needs it.
 
-    matrix: Tensor
-    transpose: Tensor
+    Args:
+        matrix: CSR tensor.
+        transpose: builds the CSR of the transpose; None sorts the entries.
+    """
+
+    def __init__(self, matrix: Tensor, transpose: Callable[[], Tensor] | None = None):
+        self.matrix = matrix
+        self._build = transpose
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.matrix.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.matrix.values().numel()
+
+    @cached_property
+    def transpose(self) -> Tensor:
+        return transposed(self.matrix) if self._build is None else self._build()
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d], differentiable in the dense factor."""
@@ -56,10 +74,21 @@ def pointer(rows: Tensor, n: int) -> Tensor:
     return torch.cat([rows.new_zeros(1), torch.bincount(rows, minlength=n).cumsum(0)])
 
 
-def operator_of(matrix: Tensor) -> SparseOperator:
-    """Pair a CSR tensor with its transpose; costs one sort of its entries."""
+def transposed(matrix: Tensor) -> Tensor:
+    """The transpose in CSR; costs one sort of the entries."""
     n, m = matrix.shape
     indptr, indices, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     order = transpose_order(indices)
-    transpose = csr(pointer(indices[order], m), row_of_entry(indptr)[order], values[order], (m, n))
-    return SparseOperator(csr(indptr, indices, values, (n, m)), transpose)
+    return csr(pointer(indices[order], m), row_of_entry(indptr)[order], values[order], (m, n))
+
+
+def rows_of(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of a CSR matrix, in the given order.  [N, F], [n] -> [n, F]."""
+    indptr = matrix.crow_indices()
+    start = indptr[rows]
+    counts = indptr[rows + 1] - start
+    ends = counts.cumsum(0)
+    # entry k of the result is entry (k - first of its row) + start of its row
+    at = torch.arange(int(ends[-1]) if len(ends) else 0) + torch.repeat_interleave(start - (ends - counts), counts)
+    taken = torch.cat([ends.new_zeros(1), ends])
+    return csr(taken, matrix.col_indices()[at], matrix.values()[at], (len(rows), matrix.shape[1]))

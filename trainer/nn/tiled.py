@@ -1,8 +1,9 @@
-"""The negative-metric contrast over an N×N similarity that is never stored (design section 3).
+"""Log-sum-exps over pairs of rows and columns that are never stored (design section 3): the one primitive of the loss.
 
 One sweep over square tiles of E = exp(h gᵀ) and X = exp(h gᵀ + p vᵀ) yields row *and* column sums, so both directions
 of the loss share each matrix product. Backward sweeps again: 2 products forward, at most 6 backward, and nothing larger
-than a tile in memory unless a `TileMemory` with room is given.
+than a tile in memory unless a `TileMemory` with room is given. Rows and columns may differ in number: anchors of a
+batch against the batch, a bank, another worker's nodes, or all N.
 
 Similarities are bounded by the norms of their rows, so no running maximum is needed: while |s| + |z| < 43.5 neither
 exp(s + z) nor its reciprocal leaves float32, and what is beyond is refused.
@@ -17,18 +18,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import softplus
 
 DEFAULT_TILE = 1024  # 4 MB in float32: a few of them stay in the last-level cache while products run at full speed
 _EXPONENT_LIMIT = {torch.float32: 43.5, torch.float64: 350.0}
 
 
-class Terms(NamedTuple):
-    """The parts of the objective, each averaged over anchors and both directions; `nce` carries no gradient."""
+class LogSums(NamedTuple):
+    """For each anchor, over all it is compared with; `plain` carries no gradient unless weights are uniform."""
 
-    nml: Tensor  # L_NML
-    kl: Tensor  # KL(P0 ‖ P_i)
-    nce: Tensor  # InfoNCE on the same pairs, for the MI estimate
+    weighted: Tensor  # A: log Σ exp(s + z)
+    mass: Tensor  # B: log Σ exp(s)
+    plain: Tensor  # log Σ exp(z), or NaN where it was not asked for
 
 
 class TileMemory:
@@ -49,9 +49,9 @@ class TileMemory:
         self._known_z.clear()
         self.generation += 1
 
-    def reserve_z(self, n: int, side: int, like: Tensor) -> None:
+    def reserve_z(self, n: int, m: int, side: int, like: Tensor) -> None:
         """Give room to exp(z) before exp(s): it serves every step of an epoch, exp(s) only one."""
-        for tile in tiles(n, n, side):
+        for tile in tiles(n, m, side):
             if self.slot("z", tile, like) is None:
                 return
 
@@ -67,7 +67,7 @@ class TileMemory:
         key = (kind, tile.i, tile.j)
         kept = self._buffers.get(key)
         if kept is None or kept.shape != (tile.height, tile.width):
-            size = tile.height * tile.width * like.element_size()
+            size = (tile.height * tile.width - (0 if kept is None else kept.numel())) * like.element_size()
             if size > self._room:
                 return None
             self._room -= size
@@ -99,7 +99,7 @@ def tiles(n: int, m: int, side: int) -> Iterator[Tile]:
             yield Tile(i, j, min(side, n - i), min(side, m - j))
 
 
-def contrast(
+def pair_sums(
     p: Tensor,
     v: Tensor,
     h: Tensor | None,
@@ -107,31 +107,34 @@ def contrast(
     *,
     tile: int | None = None,
     memory: TileMemory | None = None,
-    with_nce: bool = True,
-) -> Terms:
-    """Exact loss terms for z = p·v (p already divided by τ) and s = h·g; h = g = None means uniform weights.
+    both: bool = True,
+    with_plain: bool = True,
+) -> tuple[LogSums, LogSums | None]:
+    """Sums for z = p·v and s = h·g (h = g = None: s = 0), over columns for each row and over rows for each column.
 
-    p, v, h, g: [N, d] with N ≥ 2, rows of any norm whose products stay within the exponent limit.
+    p: [n, d], v: [m, d], h: [n, k], g: [m, k]; rows of any norm whose products stay within the exponent limit.
+    both: false leaves out the columns' sums.
 
     Raises:
-        ValueError: fewer than two rows, shapes that differ, or similarities too large to exponentiate.
+        ValueError: shapes that differ, or similarities too large to exponentiate.
     """
     _check(p, v, h, g)
     if tile is not None and tile < 1:
         raise ValueError(f"tile is {tile}; it must be at least 1")
-    side = tile or DEFAULT_TILE
-    return Terms(*_Contrast.apply(p, v, h, g, side, memory, with_nce))
+    sums = _PairSums.apply(p, v, h, g, tile or DEFAULT_TILE, memory, both, with_plain)
+    rows, columns = LogSums(*sums[:3]), LogSums(*sums[3:])
+    return rows, columns if both else None
 
 
 def _check(p: Tensor, v: Tensor, h: Tensor | None, g: Tensor | None) -> None:
-    if p.ndim != 2 or p.shape != v.shape or len(p) < 2:
-        raise ValueError(f"u and v must be [N, d] with N ≥ 2 and equal shapes, got {tuple(p.shape)}, {tuple(v.shape)}")
+    if p.ndim != 2 or v.ndim != 2 or p.shape[1] != v.shape[1] or not len(p) or not len(v):
+        raise ValueError(f"u and v must be [n, d] and [m, d], got {tuple(p.shape)}, {tuple(v.shape)}")
     if (h is None) != (g is None):
         raise ValueError("give both h and g, or neither for uniform weights")
     largest = _largest(p, v)
     if h is not None and g is not None:
-        if h.shape != g.shape or len(h) != len(p):
-            raise ValueError(f"h and g must be [{len(p)}, d] alike, got {tuple(h.shape)}, {tuple(g.shape)}")
+        if h.shape[1] != g.shape[1] or (len(h), len(g)) != (len(p), len(v)):
+            raise ValueError(f"h and g must be [{len(p)}, k] and [{len(v)}, k], got {tuple(h.shape)}, {tuple(g.shape)}")
         largest += _largest(h, g)
     limit = _EXPONENT_LIMIT.get(p.dtype)
     if limit is None:
@@ -149,95 +152,90 @@ def _largest(a: Tensor, b: Tensor) -> float:
         return float(torch.linalg.vector_norm(a, dim=1).max() * torch.linalg.vector_norm(b, dim=1).max())
 
 
-class _Contrast(torch.autograd.Function):
-    """Sums in forward, gradients by a second sweep in backward; saves its inputs and vectors of length N only."""
+class _PairSums(torch.autograd.Function):
+    """Sums in forward, gradients by a second sweep in backward; saves its inputs and vectors of length n or m only."""
 
     @staticmethod
     def forward(
         ctx: Any, p: Tensor, v: Tensor, h: Tensor | None, g: Tensor | None, side: int,
-        memory: TileMemory | None, with_nce: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        n = len(p)
+        memory: TileMemory | None, both: bool, with_plain: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        n, m = len(p), len(v)
         memory = memory or TileMemory(0)
         memory.generation += 1
-        memory.reserve_z(n, side, p)
+        memory.reserve_z(n, m, side, p)
         sweep = _Sweep(p, v, h, g, side, memory)
-        sums = p.new_zeros(6, n)  # rows and columns of E, X and F = exp(z)
-        row_e, col_e, row_x, col_x, row_f, col_f = sums
-        with_nce = with_nce or h is None
-        for at in tiles(n, n, side):
+        rows, columns = p.new_zeros(3, n), p.new_zeros(3, m if both else 0)  # of X, E and F = exp(z)
+        with_plain = with_plain or h is None
+        for at in tiles(n, m, side):
             f = sweep.exp_z(at)
-            if with_nce:
-                row_f[at.rows] += f.sum(1)
-                col_f[at.columns] += f.sum(0)
+            parts = [None, None, f if with_plain else None]
             if h is not None:
                 e = sweep.exp_s(at)
-                x = torch.mul(e, f, out=sweep.scratch(at, 0))
-                row_e[at.rows] += e.sum(1)
-                col_e[at.columns] += e.sum(0)
-                row_x[at.rows] += x.sum(1)
-                col_x[at.columns] += x.sum(0)
-        if h is None:  # E is all ones
-            sums[:2] = n
-            sums[2:4] = sums[4:]
-
-        positive = (p * v).sum(1)
-        gap = sums[2:4].log() - sums[:2].log() + (math.log(n - 1) - positive)  # [2, N]: both directions
-        nml = softplus(gap).mean()
-        kl = sums[:2].log().mean() - math.log(n)
-        if h is not None and g is not None:
-            kl = kl - h.mean(0) @ g.mean(0)
-        nce = (sums[4:].log() - positive).mean() if with_nce else nml.new_tensor(math.nan)
-
-        ctx.save_for_backward(p, v, h, g, sums, gap)
-        ctx.side, ctx.memory, ctx.generation = side, memory, memory.generation
-        ctx.mark_non_differentiable(nce)
-        return nml, kl, nce
+                parts[:2] = torch.mul(e, f, out=sweep.scratch(at, 0)), e
+            for index, part in enumerate(parts):
+                if part is not None:
+                    rows[index, at.rows] += part.sum(1)
+                    if both:
+                        columns[index, at.columns] += part.sum(0)
+        if h is None:  # E is all ones, X is F
+            rows[0], rows[1] = rows[2], m
+            columns[0], columns[1] = columns[2], n
+        ctx.save_for_backward(p, v, h, g, rows[:2], columns[:2])
+        ctx.side, ctx.memory, ctx.generation, ctx.both = side, memory, memory.generation, both
+        outputs = (*rows.log().unbind(), *columns.log().unbind())
+        if not with_plain:
+            outputs = tuple(out.fill_(math.nan) if k in (2, 5) else out for k, out in enumerate(outputs))
+        ctx.mark_non_differentiable(outputs[2], outputs[5])
+        return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_nml: Tensor, d_kl: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        p, v, h, g, sums, gap = ctx.saved_tensors
-        n, side = len(p), ctx.side
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        p, v, h, g, rows, columns = ctx.saved_tensors
         wants_z = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         wants_s = h is not None and (ctx.needs_input_grad[2] or ctx.needs_input_grad[3])
         still_ours = ctx.memory.generation == ctx.generation
-        sweep = _Sweep(p, v, h, g, side, ctx.memory if still_ours else TileMemory(0), s_is_kept=still_ours)
+        sweep = _Sweep(p, v, h, g, ctx.side, ctx.memory if still_ours else TileMemory(0), s_is_kept=still_ours)
 
-        # dL/dz_ij = X_ij (x_row_i + x_col_j), dL/ds_ij = dL/dz_ij + E_ij (e_row_i + e_col_j); the parts on the diagonal
-        # and the constant -1/N of the KL are added after the sweep, where they cost O(N d).
-        pull = torch.sigmoid(gap) * (d_nml / (2 * n))  # [2, N]
-        x_row, x_col = pull / sums[2:4]
-        e_row, e_col = (d_kl / (2 * n) - pull) / sums[:2]
-        dp, dv = _zeros_like(p, v, wants_z)
-        dh, dg = _zeros_like(h, g, wants_s)
-        for at in tiles(n, n, side):
-            a = torch.add(x_row[at.rows, None], x_col[at.columns], out=sweep.scratch(at, 0))
+        # dL/dz_ij = X_ij (x_row_i + x_col_j), dL/ds_ij = dL/dz_ij + E_ij (e_row_i + e_col_j)
+        x_row, e_row = gradients[0] / rows[0], gradients[1] / rows[1]
+        x_col, e_col = (gradients[3] / columns[0], gradients[4] / columns[1]) if ctx.both else (None, None)
+        dp, dv = _zeros_like(p, v, wants_z and ctx.needs_input_grad[0], wants_z and ctx.needs_input_grad[1])
+        dh, dg = _zeros_like(h, g, wants_s and ctx.needs_input_grad[2], wants_s and ctx.needs_input_grad[3])
+        for at in tiles(len(p), len(v), ctx.side):
+            a = _outer_sum(x_row, x_col, at, sweep.scratch(at, 0))
             a.mul_(sweep.exp_z(at))
             e = sweep.exp_s(at) if h is not None else None
-            if dh is not None and e is not None:
-                b = torch.add(e_row[at.rows, None], e_col[at.columns], out=sweep.scratch(at, 1))
+            if wants_s and e is not None:
+                b = _outer_sum(e_row, e_col, at, sweep.scratch(at, 1))
                 b.add_(a).mul_(e)
-                dh[at.rows].addmm_(b, g[at.columns])
-                dg[at.columns].addmm_(b.T, h[at.rows])
-            if dp is not None:
+                _add_products(dh, dg, b, h, g, at)
+            if wants_z:
                 if e is not None:
                     a.mul_(e)
-                dp[at.rows].addmm_(a, v[at.columns])
-                dv[at.columns].addmm_(a.T, p[at.rows])
-        if dp is not None:
-            positive_pull = pull.sum(0).unsqueeze(1)
-            dp.addcmul_(positive_pull, v, value=-1)
-            dv.addcmul_(positive_pull, p, value=-1)
-        if dh is not None:
-            dh -= g.mean(0) * (d_kl / n)
-            dg -= h.mean(0) * (d_kl / n)
-        return dp, dv, dh, dg, None, None, None
+                _add_products(dp, dv, a, p, v, at)
+        return dp, dv, dh, dg, None, None, None, None
 
 
-def _zeros_like(a: Tensor, b: Tensor, wanted: bool) -> tuple[Any, Any]:
-    """Room for a pair of gradients, or (None, None)."""
-    return (torch.zeros_like(a), torch.zeros_like(b)) if wanted else (None, None)
+def _zeros_like(a: Tensor, b: Tensor, *wanted: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Room for those of two gradients that are wanted."""
+    return torch.zeros_like(a) if wanted[0] else None, torch.zeros_like(b) if wanted[1] else None
+
+
+def _outer_sum(row: Tensor, column: Tensor | None, at: Tile, out: Tensor) -> Tensor:
+    """row_i + column_j over a tile."""
+    if column is None:
+        return out.copy_(row[at.rows, None].expand(at.height, at.width))
+    return torch.add(row[at.rows, None], column[at.columns], out=out)
+
+
+def _add_products(da: Tensor | None, db: Tensor | None, weight: Tensor, a: Tensor, b: Tensor, at: Tile) -> None:
+    """Add a tile's part of d(a·b) weighted by `weight` to the gradients of a and of b."""
+    if da is not None:
+        da[at.rows].addmm_(weight, b[at.columns])
+    if db is not None:
+        db[at.columns].addmm_(weight.T, a[at.rows])
 
 
 class _Sweep:
@@ -251,7 +249,7 @@ class _Sweep:
         self.memory = memory
         self.s_is_kept = s_is_kept
         self._flat = [p.new_empty(0)] * 4
-        self._size = min(side, len(p)) ** 2
+        self._size = min(side, len(p)) * min(side, len(v))
 
     def exp_z(self, at: Tile) -> Tensor:
         known = self.memory.known_z(at)

@@ -1,30 +1,81 @@
-"""Augmented views: dropped edges and masked feature columns, drawn from an explicit generator (methods 1.3).
+"""Augmented views: dropped edges and masked feature columns (methods 1.3), as decisions rather than copies.
 
-The graph is never copied. A view is a propagation matrix over the kept edges, normalised on that view's own degrees
-outside the layer, and a 0/1 vector over feature columns that the encoder applies to its first weight matrix.
+Whether a view keeps an edge is a hash of the view's key and the edge (trainer.seeds), so the whole graph, a sampled
+batch and another worker all see the same view, and no mask over all edges is ever stored. A view normalises on its own
+degrees, over all of its kept edges, outside the layer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from trainer.config import AugmentSpec
 from trainer.data.features import csr
 from trainer.nn.sparse import SparseOperator, pointer, row_of_entry, transpose_order
+from trainer.seeds import BITS, generator, hashed, key
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What one view drops.
+
+    edge_key, edge_drop: an edge is dropped if its hash falls below the share; columns: [F], true where a feature column
+    is seen; undirected: both directions of an edge share one hash.
+    """
+
+    edge_key: int
+    edge_drop: float
+    columns: Tensor
+    undirected: bool = False
+
+    def with_columns(self, columns: Tensor) -> Augmentation:
+        """The same edges, other feature columns."""
+        return replace(self, columns=columns)
+
+    def keeps(self, edge: Tensor, source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
+        """Whether these edges are in the view.  edge: [e] positions in graph.indices; their ends -> [e] bool."""
+        if self.undirected:
+            edge = torch.minimum(source, target) * num_nodes + torch.maximum(source, target)
+        return hashed(self.edge_key, edge) >= round(self.edge_drop * 2**BITS)
+
+
+def draw_augmentations(
+    spec: AugmentSpec, num_features: int, *, seed: int, epoch: int
+) -> tuple[Augmentation, Augmentation]:
+    """The two augmentations of an epoch."""
+    columns = draw_columns(spec, num_features, seed=seed, epoch=epoch)
+    first, second = (
+        Augmentation(key(seed, "edges", epoch, which), spec.edge_drop[which], columns[which], spec.undirected)
+        for which in range(2)
+    )
+    return first, second
+
+
+def draw_columns(spec: AugmentSpec, num_features: int, *, seed: int, epoch: int, step: int = 0) -> list[Tensor]:
+    """The feature columns that each of the two views sees.  Two of [F] bool."""
+    draws = generator(seed, "columns", epoch, step)
+    return [torch.rand(num_features, generator=draws) >= share for share in spec.feature_mask]
 
 
 @dataclass(frozen=True)
 class View:
-    """One look at the graph: Â over its kept edges and the feature columns it sees (None: all)."""
+    """One look at a graph or a batch of it: Â for each layer and the feature columns seen (None: all).
 
-    adjacency: SparseOperator
+    adjacencies: first layer first; a single one serves all layers. Layer k's maps the rows of layer k - 1 to its own.
+    """
+
+    adjacencies: tuple[SparseOperator, ...]
     columns: Tensor | None = None
+
+    def adjacency(self, layer: int) -> SparseOperator:
+        return self.adjacencies[min(layer, len(self.adjacencies) - 1)]
 
 
 class Propagation:
-    """Builds Â = D^{-1/2} (A + I) D^{-1/2} for any subset of edges; D holds in-degrees, as in PyG's GCNConv.
+    """Builds Â = D^{-1/2} (A + I) D^{-1/2} of a graph in memory for any subset of edges; D holds in-degrees, as in PyG.
 
     Args:
         indptr, indices: CSR over targets; row i lists the sources of edges into i. No self loops.
@@ -33,7 +84,6 @@ class Propagation:
 
     def __init__(self, indptr: Tensor, indices: Tensor, weight: Tensor | None = None, dtype: torch.dtype | None = None):
         self.num_nodes, self.num_edges = len(indptr) - 1, len(indices)
-        self.device = indices.device
         dtype = dtype or torch.float32
         nodes = torch.arange(self.num_nodes, device=indices.device)
         target = torch.cat([row_of_entry(indptr), nodes])
@@ -44,17 +94,21 @@ class Propagation:
         slot = torch.argsort(target * self.num_nodes + source)
         self._slot, self._target, self._source, self._value = slot, target[slot], source[slot], value[slot]
         self._order = transpose_order(self._source)
-        self._pair: Tensor | None = None
 
-    def whole(self) -> SparseOperator:
-        """Â over all edges, for embedding."""
-        return self.over(None)
+    def whole(self) -> View:
+        """All edges and all columns, for embedding."""
+        return View((self.over(None),))
 
-    def over(self, kept: Tensor | None) -> SparseOperator:
-        """Â over the edges where `kept` ([E], bool) is true; self loops are always there."""
+    def view(self, augmentation: Augmentation) -> View:
+        """The graph under an augmentation."""
+        loops = self._slot >= self.num_edges  # they hash like any edge, but always stay
+        kept = augmentation.keeps(self._slot, self._source, self._target, self.num_nodes).logical_or_(loops)
+        return View((self.over(kept),), augmentation.columns.to(self._slot.device))
+
+    def over(self, stays: Tensor | None) -> SparseOperator:
+        """Â over the entries where `stays` ([E + N], bool, in CSR order with self loops) is true."""
         target, source, value, order = self._target, self._source, self._value, self._order
-        if kept is not None:
-            stays = torch.cat([kept, kept.new_ones(self.num_nodes)])[self._slot]
+        if stays is not None:
             renumbered = stays.cumsum(0) - 1
             order = renumbered[order[stays[order]]]
             target, source, value = target[stays], source[stays], value[stays]
@@ -62,37 +116,7 @@ class Propagation:
         scale = degree.rsqrt()
         value = scale[target] * value * scale[source]
         n = self.num_nodes
-        matrix = csr(pointer(target, n), source, value, (n, n))
-        return SparseOperator(matrix, csr(pointer(source[order], n), target[order], value[order], (n, n)))
-
-    def undirected_pairs(self) -> Tensor:
-        """[E]: a number per edge that both of its directions share."""
-        if self._pair is None:
-            ends = self._slot < self.num_edges
-            target, source = self._target[ends], self._source[ends]
-            low, high = torch.minimum(target, source), torch.maximum(target, source)
-            pair = torch.unique(low * self.num_nodes + high, return_inverse=True)[1]
-            self._pair = torch.empty_like(pair)
-            self._pair[self._slot[ends]] = pair
-        return self._pair
-
-
-def draw_view(
-    propagation: Propagation,
-    num_features: int,
-    *,
-    edge_drop: float,
-    feature_mask: float,
-    generator: torch.Generator,
-    undirected: bool = False,
-) -> View:
-    """Drop each stored edge (or each undirected pair) and mask each feature column independently."""
-    device = propagation.device
-    if undirected:
-        pair = propagation.undirected_pairs()
-        pairs = int(pair.max()) + 1 if len(pair) else 0
-        kept = (torch.rand(pairs, generator=generator) >= edge_drop).to(device)[pair]
-    else:
-        kept = (torch.rand(propagation.num_edges, generator=generator) >= edge_drop).to(device)
-    columns = (torch.rand(num_features, generator=generator) >= feature_mask).to(device)
-    return View(propagation.over(kept), columns)
+        return SparseOperator(
+            csr(pointer(target, n), source, value, (n, n)),
+            lambda: csr(pointer(source[order], n), target[order], value[order], (n, n)),
+        )

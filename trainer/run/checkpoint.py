@@ -1,6 +1,7 @@
 """Checkpoints: weights and optimiser state as safetensors, the rest as JSON, one directory each, complete or absent.
 
-Random streams are named by (seed, purpose, epoch), so the epoch number *is* the generator state (trainer.seeds).
+Random streams are named by (seed, purpose, epoch, step), so the place in the run *is* the generator state
+(trainer.seeds). A checkpoint may be taken in the middle of an epoch that has many steps.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,25 @@ from torch import Tensor
 
 from trainer.methods.interface import Method
 from trainer.run.atomic import sha256, sync_directory, write_json
+from trainer.step import EpochFigures
 
 log = logging.getLogger("trainer")
 
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 
 
-def save_checkpoint(directory: Path, method: Method, *, epoch: int, spec_hash: str, keep: int) -> Path:
-    """Write `directory`/epoch-NNNNNNN by renaming a finished temporary one, then drop all but the newest `keep`."""
-    target = directory / f"epoch-{epoch:07d}"
+@dataclass
+class Place:
+    """How far a run is: epochs done, and the figures of the steps taken in the next one."""
+
+    epoch: int = 0
+    figures: EpochFigures = field(default_factory=EpochFigures)
+
+
+def save_checkpoint(directory: Path, method: Method, place: Place, *, spec_hash: str, keep: int) -> Path:
+    """Write `directory`/epoch-… by renaming a finished temporary one, then drop all but the newest `keep`."""
+    steps = place.figures.steps
+    target = directory / (f"epoch-{place.epoch:07d}" + (f"-step-{steps:09d}" if steps else ""))
     temporary = directory / f".{target.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -37,7 +50,7 @@ def save_checkpoint(directory: Path, method: Method, *, epoch: int, spec_hash: s
         with (temporary / _TENSORS).open("rb+") as file:
             os.fsync(file.fileno())
         manifest = {
-            "epoch": epoch, "spec_hash": spec_hash, "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS),
+            "epoch": place.epoch, "steps": steps, "sums": place.figures.sums, "spec_hash": spec_hash, "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS),
             "scalars": scalars,
         }  # fmt: skip
         write_json(temporary / _MANIFEST, manifest)
@@ -57,17 +70,19 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("epoch-*"))
 
 
-def load_newest(directory: Path, method: Method, *, spec_hash: str) -> int:
-    """Put the newest readable checkpoint into `method` and return its epoch; 0 if there is none.
+def load_newest(directory: Path, method: Method, *, spec_hash: str, whole_epochs_of: Sequence[str] = ()) -> Place:
+    """Put the newest readable checkpoint into `method` and return its place; the start if there is none.
 
-    One that is damaged or belongs to another spec is passed over with a warning: older ones may still be good.
+    One that is damaged or belongs to another spec is passed over with a warning: older ones may still be good. Of the
+    specs in `whole_epochs_of`, only checkpoints between epochs will do: their steps are not ours.
     """
     for leftover in directory.glob(".epoch-*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in reversed(checkpoints(directory)):
         try:
             manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
-            if manifest["spec_hash"] != spec_hash:
+            before = manifest["spec_hash"] in whole_epochs_of and not manifest["steps"]
+            if manifest["spec_hash"] != spec_hash and not before:
                 raise ValueError("it belongs to another spec")
             if sha256(path / _TENSORS) != manifest["sha256"]:
                 raise ValueError("its checksum does not match")
@@ -75,8 +90,8 @@ def load_newest(directory: Path, method: Method, *, spec_hash: str) -> int:
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             log.warning("%s: passed over, %s", path, error)
             continue
-        return int(manifest["epoch"])
-    return 0
+        return Place(manifest["epoch"], EpochFigures(manifest["steps"], manifest["sums"]))
+    return Place()
 
 
 def _flatten(method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The run directory: who may train in it, what it trains, and what has happened so far.
 
-spec.json  events.jsonl  log.txt  checkpoints/  embeddings/  metrics.json  figures/
+spec.json  plan.json  events.jsonl  log.txt  checkpoints/  embeddings/  metrics.json  figures/
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.run.atomic import write_json
 class RunDirectory:
     """Opened by exactly one trainer at a time: a lock, released by the kernel even after kill -9, keeps others out."""
 
-    def __init__(self, path: Path, spec: TrainSpec, lock: IO[str]):
+    def __init__(self, path: Path, spec: TrainSpec, lock: IO[str] | None):
         self.path, self.spec, self._lock = path, spec, lock
         self.events = path / "events.jsonl"
 
@@ -73,8 +73,23 @@ class RunDirectory:
                 "Resume with its own spec.json, or choose another --out."
             )
 
+    @classmethod
+    def attach(cls, path: Path) -> RunDirectory:
+        """Join a run whose lock another process holds for us: a worker in its driver's run."""
+        return cls(path, read_spec(path), None)
+
     def close(self) -> None:
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """What was decided when the run first started (trainer.plan)."""
+        file = self.path / "plan.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    def write_plan(self, document: dict[str, Any]) -> None:
+        write_json(self.path / "plan.json", document)
 
     def record(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event and return it. A line is written by one call, so a reader sees it whole or not at all."""

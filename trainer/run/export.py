@@ -1,4 +1,8 @@
-"""Embeddings on disk, by the user's own node ids: vectors.npy, ids.* and a manifest with checksums."""
+"""Embeddings on disk, by the user's own node ids: vectors.npy, ids.* and a manifest with checksums.
+
+Nothing is ever held whole: vectors are computed, checked and written in pieces (trainer.run.layerwise), ids and
+checksums are streamed.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +12,64 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import InvalidInput, NonFinite
+from trainer.data.mapped import pieces, release
+from trainer.data.npy import write_npy
+from trainer.errors import InvalidInput
 from trainer.graph import Graph
+from trainer.nn.encoder import Encoder
 from trainer.run.atomic import sha256, write_atomically, write_json
+from trainer.run.layerwise import Progress, embed_layerwise, model_digest
+from trainer.run.scratch import discard_scratch
+
+_TEXT_ID_BYTES = 200  # an id as Python text, with its JSON
 
 
-def export_embeddings(directory: Path, vectors: np.ndarray, graph: Graph, **provenance: Any) -> Path:
-    """Write float32 vectors [N, d] with ids in the same order; the manifest comes last and vouches for both.
+def export_embeddings(
+    directory: Path,
+    encoder: Encoder,
+    graph: Graph,
+    *,
+    graph_sha256: str,
+    rows: range | None = None,
+    buffer_mb: int = 256,
+    progress: Progress | None = None,
+    **provenance: Any,
+) -> Path:
+    """Write float32 vectors [N, dim] with ids in the same order; the manifest comes last and vouches for both.
 
-    Integer ids go to ids.npy, string ids to ids.json: neither needs unpickling.
+    Integer ids go to ids.npy, string ids to ids.json: neither needs unpickling. Killed at any point, the same call
+    goes on where it was (see `embed_layerwise`, also for rows, buffer_mb and progress).
+
+    Args:
+        graph_sha256: `graph.fingerprint()`, by which unfinished work is recognised; it goes into the manifest.
+        provenance: whatever else the manifest should say (JSON).
+
+    Returns:
+        The path of vectors.npy.
 
     Raises:
-        NonFinite: a vector holds NaN or infinity.
+        NonFinite: a vector holds NaN or infinity; there is then no manifest, not even an earlier one.
     """
-    bad = ~np.isfinite(vectors).all(axis=1)
-    if bad.any():
-        node = graph.ids[int(bad.argmax())]
-        raise NonFinite(f"{int(bad.sum())} embeddings are not finite, first that of node {node!r}. Lower optimiser.lr.")
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    vectors_file = directory / "vectors.npy"
-    (directory / "manifest.json").unlink(missing_ok=True)  # it must never vouch for files of an earlier export
-    write_atomically(vectors_file, lambda path: _save(path, vectors))
-    if graph.ids.dtype.kind == "i":
-        ids_file = directory / "ids.npy"
-        write_atomically(ids_file, lambda path: _save(path, graph.ids))
-    else:
-        ids_file = directory / "ids.json"
-        write_json(ids_file, graph.ids.tolist())
+    directory.mkdir(parents=True, exist_ok=True)
+    manifest_file, vectors_file = directory / "manifest.json", directory / "vectors.npy"
+    manifest_file.unlink(missing_ok=True)  # it must never vouch for files of an earlier export
+    digest = model_digest(encoder)
+    embed_layerwise(
+        encoder, graph, vectors_file, model_digest=digest, graph_digest=graph_sha256, rows=rows, buffer_mb=buffer_mb,
+        progress=progress, keep_record=True,
+    )  # fmt: skip
+    ids = graph.ids if rows is None else graph.ids[rows.start : rows.stop]
+    is_int = ids.dtype.kind == "i"
+    ids_file = directory / ("ids.npy" if is_int else "ids.json")
+    write_atomically(ids_file, lambda path: (write_npy if is_int else _write_text)(path, ids))
     manifest = {
-        "rows": len(vectors), "dim": vectors.shape[1], "dtype": "float32",
-        "id_type": "int" if ids_file.suffix == ".npy" else "str",
-        "files": {file.name: sha256(file) for file in (vectors_file, ids_file)}, **provenance,
+        "rows": len(ids), "dim": encoder.weights[-1].shape[1], "dtype": "float32",
+        "id_type": "int" if is_int else "str",
+        "files": {file.name: sha256(file) for file in (vectors_file, ids_file)},
+        "model_sha256": digest, "graph_sha256": graph_sha256, **provenance,
     }  # fmt: skip
-    write_json(directory / "manifest.json", manifest)
+    write_json(manifest_file, manifest)
+    discard_scratch(vectors_file)
     return vectors_file
 
 
@@ -63,6 +92,12 @@ def read_embeddings(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     return vectors, np.array(json.loads((directory / "ids.json").read_text(encoding="utf-8")))
 
 
-def _save(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:  # np.save on a path would append .npy to the temporary name
-        np.save(file, array, allow_pickle=False)
+def _write_text(path: Path, ids: np.ndarray) -> None:
+    """A JSON list, an id to a line, written as it is read."""
+    with path.open("w", encoding="utf-8") as file:
+        before = "[\n"
+        for piece in pieces(ids, row_bytes=_TEXT_ID_BYTES + ids.itemsize):
+            file.write(before + ",\n".join(json.dumps(name, ensure_ascii=False) for name in piece.tolist()))
+            before = ",\n"
+            release(ids)
+        file.write("\n]\n")

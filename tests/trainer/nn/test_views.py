@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch_geometric.nn import GCNConv
 
-from trainer.config import EncoderSpec
+from trainer.config import AugmentSpec, EncoderSpec
 from trainer.data.features import csr
 from trainer.nn.encoder import Encoder
-from trainer.nn.sparse import operator_of, row_of_entry
-from trainer.nn.views import Propagation, View, draw_view
+from trainer.nn.sparse import SparseOperator, row_of_entry, rows_of, transposed
+from trainer.nn.views import Propagation, draw_augmentations
 
 
 def random_graph(n=40, edges=200, seed=0, symmetric=False):
@@ -25,6 +25,11 @@ def random_graph(n=40, edges=200, seed=0, symmetric=False):
     return indptr, source, torch.stack([source, target])
 
 
+def drawn(propagation, features, *, edge_drop, feature_mask, seed=0, undirected=False):
+    spec = AugmentSpec(edge_drop=(edge_drop,) * 2, feature_mask=(feature_mask,) * 2, undirected=undirected)
+    return propagation.view(draw_augmentations(spec, features, seed=seed, epoch=1)[0])
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("drop", [False, True])
 def test_propagation_equals_pyg_normalisation(weighted, drop):
@@ -32,7 +37,14 @@ def test_propagation_equals_pyg_normalisation(weighted, drop):
     generator = torch.Generator().manual_seed(1)
     weight = torch.rand(len(indices), generator=generator, dtype=torch.float64) + 0.1 if weighted else None
     kept = torch.rand(len(indices), generator=generator) > 0.4 if drop else None
-    operator = Propagation(indptr, indices, weight, torch.float64).over(kept)
+    propagation = Propagation(indptr, indices, weight, torch.float64)
+    stays = None
+    if kept is not None:  # in the order of the matrix, where loops stand among the edges
+        entries = propagation.over(None).matrix
+        row, column = row_of_entry(entries.crow_indices()), entries.col_indices()
+        stays = row == column
+        stays[~stays] = kept
+    operator = propagation.over(stays)
 
     conv = GCNConv(5, 5, bias=False).double()
     with torch.no_grad():
@@ -47,8 +59,7 @@ def test_propagation_equals_pyg_normalisation(weighted, drop):
 def test_encoder_on_a_view_equals_pyg_on_masked_data_in_value_and_gradient():
     indptr, indices, edge_index = random_graph()
     x = torch.randn(40, 7, dtype=torch.float64) * (torch.rand(40, 7) < 0.4)
-    view = draw_view(Propagation(indptr, indices, dtype=torch.float64), 7, edge_drop=0.0, feature_mask=0.5,
-                     generator=torch.Generator().manual_seed(3))  # fmt: skip
+    view = drawn(Propagation(indptr, indices, dtype=torch.float64), 7, edge_drop=0.0, feature_mask=0.5, seed=3)
     assert 0 < int(view.columns.sum()) < 7
     spec = EncoderSpec(hidden=6, dim=4, activation="relu")
     encoder = Encoder(7, spec, generator=torch.Generator().manual_seed(0)).double()
@@ -58,7 +69,7 @@ def test_encoder_on_a_view_equals_pyg_on_masked_data_in_value_and_gradient():
         second.lin.weight.copy_(encoder.weights[1].T)
     expected = second(first(x * view.columns, edge_index).relu(), edge_index)
     expected.square().sum().backward()
-    for features in (x, operator_of(x.to_sparse_csr())):
+    for features in (x, SparseOperator(x.to_sparse_csr())):
         encoder.zero_grad()
         result = encoder(features, view)
         torch.testing.assert_close(result, expected)
@@ -72,40 +83,36 @@ def test_drop_rates_are_as_asked_and_a_seed_repeats_them():
     propagation = Propagation(indptr, indices)
 
     def draw(seed):
-        return draw_view(
-            propagation, 4000, edge_drop=0.4, feature_mask=0.1, generator=torch.Generator().manual_seed(seed)
-        )
+        return drawn(propagation, 4000, edge_drop=0.4, feature_mask=0.1, seed=seed)
 
     view = draw(0)
-    edges = len(view.adjacency.matrix.values()) - 500
+    edges = len(view.adjacency(0).matrix.values()) - 500
     assert edges / len(indices) == pytest.approx(0.6, abs=0.02)
     assert float(view.columns.float().mean()) == pytest.approx(0.9, abs=0.02)
-    assert torch.equal(view.adjacency.matrix.col_indices(), draw(0).adjacency.matrix.col_indices())
-    assert len(draw(1).adjacency.matrix.values()) != len(view.adjacency.matrix.values()) or not torch.equal(
-        draw(1).adjacency.matrix.col_indices(), view.adjacency.matrix.col_indices()
+    assert torch.equal(view.adjacency(0).matrix.col_indices(), draw(0).adjacency(0).matrix.col_indices())
+    assert len(draw(1).adjacency(0).matrix.values()) != len(view.adjacency(0).matrix.values()) or not torch.equal(
+        draw(1).adjacency(0).matrix.col_indices(), view.adjacency(0).matrix.col_indices()
     )
 
 
 def test_undirected_drop_keeps_views_symmetric():
     indptr, indices, _ = random_graph(symmetric=True)
-    view = draw_view(Propagation(indptr, indices), 3, edge_drop=0.5, feature_mask=0.0, undirected=True,
-                     generator=torch.Generator().manual_seed(0))  # fmt: skip
-    dense = view.adjacency.matrix.to_dense()
+    view = drawn(Propagation(indptr, indices), 3, edge_drop=0.5, feature_mask=0.0, undirected=True)
+    dense = view.adjacency(0).matrix.to_dense()
     torch.testing.assert_close(dense, dense.T)
     assert 40 < int((dense > 0).sum()) < len(indices) + 40
 
 
 def test_a_graph_without_edges_propagates_each_node_to_itself():
     indptr, indices = torch.zeros(6, dtype=torch.long), torch.empty(0, dtype=torch.long)
-    view = draw_view(Propagation(indptr, indices), 2, edge_drop=0.4, feature_mask=0.0, undirected=True,
-                     generator=torch.Generator().manual_seed(0))  # fmt: skip
+    view = drawn(Propagation(indptr, indices), 2, edge_drop=0.4, feature_mask=0.0, undirected=True)
     x = torch.randn(5, 2)
-    torch.testing.assert_close(view.adjacency @ x, x)
+    torch.testing.assert_close(view.adjacency(0) @ x, x)
 
 
 def test_random_slopes_need_a_generator_and_vanish_in_eval_mode():
     indptr, indices, _ = random_graph()
-    view = View(Propagation(indptr, indices).whole())
+    view = Propagation(indptr, indices).whole()
     encoder = Encoder(7, EncoderSpec(hidden=6, dim=4, activation="rrelu_random"), generator=torch.Generator())
     x = torch.randn(40, 7)
     with pytest.raises(ValueError, match="generator"):
@@ -114,6 +121,16 @@ def test_random_slopes_need_a_generator_and_vanish_in_eval_mode():
     assert not torch.equal(one, two)
     encoder.eval()
     assert torch.equal(encoder(x, view), encoder(x, view))
+
+
+def test_rows_of_a_sparse_matrix_come_in_the_order_asked_for():
+    dense = torch.randn(9, 6) * (torch.rand(9, 6) < 0.4)
+    dense[3] = 0
+    rows = torch.tensor([8, 3, 0, 3, 5])
+    taken = rows_of(dense.to_sparse_csr(), rows)
+    torch.testing.assert_close(taken.to_dense(), dense[rows])
+    torch.testing.assert_close(transposed(taken).to_dense(), dense[rows].T)
+    assert rows_of(dense.to_sparse_csr(), rows[:0]).shape == (0, 6)
 
 
 def test_row_numbers_of_entries():

@@ -12,10 +12,10 @@ from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.errors import Infrastructure, InvalidInput, NonFinite
 from trainer.graph import Graph
 from trainer.methods import build_method
-from trainer.nn.inputs import prepare
-from trainer.run.checkpoint import checkpoints, load_newest, save_checkpoint
+from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
 from trainer.run.export import export_embeddings, read_embeddings
+from trainer.step import EpochFigures, train_epoch
 
 SPEC = TrainSpec()
 
@@ -28,17 +28,7 @@ def small_graph(ids=None) -> Graph:
 
 def small_method(seed=0):
     spec = parse_spec({"encoder": {"hidden": 8, "dim": 8}, "metric": {"hidden": 8}, "run": {"seed": seed}})
-    return build_method(spec, prepare(small_graph(), torch.device("cpu"), torch.float32))
-
-
-def train_one_epoch(method, epoch):
-    views = method.views(epoch)
-    method.inner(views, epoch)
-    loss = method.loss(views)
-    method.optimisers["encoder"].zero_grad()
-    loss.total.backward()
-    method.optimisers["encoder"].step()
-    return loss.metrics["loss"]
+    return build_method(spec, small_graph())
 
 
 def test_a_second_process_is_kept_out_while_the_first_trains(tmp_path):
@@ -85,25 +75,37 @@ def test_rewinding_forgets_later_epochs_and_a_torn_line(tmp_path):
 
 def test_checkpoint_restores_weights_and_moments_to_the_bit(tmp_path):
     method, other = small_method(), small_method(seed=1)
-    train_one_epoch(method, 1)
-    save_checkpoint(tmp_path, method, epoch=1, spec_hash="a", keep=2)
-    other.spec = method.spec
-    assert load_newest(tmp_path, other, spec_hash="a") == 1
-    assert [train_one_epoch(method, epoch) for epoch in (2, 3)] == [train_one_epoch(other, epoch) for epoch in (2, 3)]
+    train_epoch(method, 1)
+    save_checkpoint(tmp_path, method, Place(1), spec_hash="a", keep=2)
+    other.encoding.spec = method.spec  # the seed of its views
+    assert load_newest(tmp_path, other, spec_hash="a") == Place(1)
+    assert [train_epoch(method, epoch) for epoch in (2, 3)] == [train_epoch(other, epoch) for epoch in (2, 3)]
+
+
+def test_a_checkpoint_within_an_epoch_is_newer_than_the_one_before_it_and_keeps_the_sums(tmp_path):
+    method = small_method()
+    inside = Place(2, EpochFigures(7, {"loss": 3.5}))
+    save_checkpoint(tmp_path, method, inside, spec_hash="a", keep=5)
+    save_checkpoint(tmp_path, method, Place(2), spec_hash="a", keep=5)
+    assert load_newest(tmp_path, method, spec_hash="a") == inside
+    # after the batch was halved its steps mean something else, but whole epochs remain whole
+    assert load_newest(tmp_path, method, spec_hash="b", whole_epochs_of=["a"]) == Place(2)
+    save_checkpoint(tmp_path, method, Place(3), spec_hash="a", keep=5)
+    assert load_newest(tmp_path, method, spec_hash="a") == Place(3)
 
 
 def test_damaged_or_foreign_checkpoints_are_passed_over_for_older_ones(tmp_path):
     method = small_method()
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, method, epoch=epoch, spec_hash="a", keep=3)
+        save_checkpoint(tmp_path, method, Place(epoch), spec_hash="a", keep=3)
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "3", "4"]
     tensors = tmp_path / "epoch-0000004" / "state.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-10])
     (tmp_path / "epoch-0000003" / "manifest.json").write_text("{")
     (tmp_path / ".epoch-0000005.1.tmp").mkdir()
-    assert load_newest(tmp_path, method, spec_hash="a") == 2
+    assert load_newest(tmp_path, method, spec_hash="a") == Place(2)
     assert not (tmp_path / ".epoch-0000005.1.tmp").exists()
-    assert load_newest(tmp_path, method, spec_hash="b") == 0
+    assert load_newest(tmp_path, method, spec_hash="b") == Place()
 
 
 @pytest.mark.parametrize("ids", [np.array([10, 7, 2**40, 3, -1]), np.array(["a", "ü", "c c", "", "日本"])])
@@ -136,5 +138,5 @@ def test_non_finite_embeddings_are_refused_by_node_id(tmp_path):
 
 
 def test_spec_hash_is_in_the_name_of_nothing_but_the_manifest(tmp_path):
-    path = save_checkpoint(tmp_path, small_method(), epoch=1, spec_hash=spec_hash(SPEC), keep=1)
+    path = save_checkpoint(tmp_path, small_method(), Place(1), spec_hash=spec_hash(SPEC), keep=1)
     assert json.loads((path / "manifest.json").read_text())["spec_hash"] == spec_hash(SPEC)

@@ -1,0 +1,37 @@
+"""What one encoder step looks at: two views of some nodes, the way from them to embeddings, and the way back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+class Pair(ABC):
+    """Two views of the same nodes.
+
+    nodes: [n] their ids in the order of the embeddings' rows; noise: the stream for whatever else draws in this step.
+    """
+
+    nodes: Tensor
+    noise: torch.Generator
+
+    @abstractmethod
+    def encode(self) -> tuple[Tensor, Tensor]:
+        """Embeddings of both views, [n, d] each, with fresh noise at each call; the last ones can go `backward`."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the loss's gradient to the encoder's parameters."""
+        loss.backward()
+
+
+class Encoding(ABC):
+    """A way of turning a graph into pairs; `steps` of them make an epoch."""
+
+    steps: int
+
+    @abstractmethod
+    def pairs(self, epoch: int, start: int = 0) -> Iterator[Pair]:
+        """The epoch's pairs, from step `start` on; the same ones whenever they are asked for."""

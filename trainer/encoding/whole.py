@@ -1,0 +1,57 @@
+"""The whole graph at once: one pair an epoch. Memory: about 8 N × hidden floats of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from trainer.config import TrainSpec
+from trainer.encoding.pair import Encoding, Pair
+from trainer.graph import Graph
+from trainer.nn.encoder import Encoder, Features
+from trainer.nn.sparse import SparseOperator
+from trainer.nn.views import Propagation, View, draw_augmentations
+from trainer.seeds import generator
+
+
+class WholeGraph(Encoding):
+    """Features and edges on the training device; sparse features stay sparse."""
+
+    steps = 1
+
+    def __init__(self, spec: TrainSpec, graph: Graph, encoder: Encoder, device: torch.device, dtype: torch.dtype):
+        self.spec, self.encoder, self.device = spec, encoder, device
+        x = graph.x.to(device=device, dtype=dtype)
+        self.x: Features = SparseOperator(x) if x.layout == torch.sparse_csr else x
+        weight = None if graph.weight is None else graph.weight.to(device)
+        self.propagation = Propagation(graph.indptr.to(device), graph.indices.to(device), weight, dtype)
+        self.nodes = torch.arange(graph.num_nodes)
+        self._num_features = graph.num_features
+
+    def pairs(self, epoch: int, start: int = 0) -> Iterator[Pair]:
+        if start == 0:
+            seed = self.spec.run.seed
+            both = draw_augmentations(self.spec.augment, self._num_features, seed=seed, epoch=epoch)
+            views = tuple(self.propagation.view(augmentation) for augmentation in both)
+            yield _WholePair(self, views, generator(seed, "noise", epoch, device=self.device))
+
+    @torch.no_grad()
+    def embed(self) -> Tensor:
+        """Embeddings of the clean graph in eval mode, [N, dim]: what the layer-wise export must equal."""
+        was_training = self.encoder.training
+        self.encoder.eval()
+        embeddings: Tensor = self.encoder(self.x, self.propagation.whole())
+        self.encoder.train(was_training)
+        return embeddings
+
+
+class _WholePair(Pair):
+    def __init__(self, whole: WholeGraph, views: tuple[View, ...], noise: torch.Generator):
+        self._whole, self._views = whole, views
+        self.nodes, self.noise = whole.nodes, noise
+
+    def encode(self) -> tuple[Tensor, Tensor]:
+        first, second = (self._whole.encoder(self._whole.x, view, self.noise) for view in self._views)
+        return first, second

@@ -1,0 +1,84 @@
+"""The end of a run: export, judge, draw, and write metrics.json last, so that its presence means the run is complete."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer import version
+from trainer.config import TrainSpec
+from trainer.evaluate import evaluate
+from trainer.graph import Graph
+from trainer.memory import peak_rss
+from trainer.methods.interface import Method
+from trainer.nn.encoder import Encoder
+from trainer.plan import Plan
+from trainer.quality.figures import draw_all
+from trainer.run.atomic import write_json
+from trainer.run.directory import RunDirectory
+from trainer.run.export import export_embeddings
+from trainer.run.layerwise import embed_layerwise, model_digest
+from trainer.seeds import generator
+
+COMPARED_UP_TO = 20_000  # nodes; beyond, figures do not show the untrained encoder, which would cost a second export
+SECONDS_BETWEEN_EVENTS = 2.0
+
+
+def finish(
+    run: RunDirectory,
+    plan: Plan,
+    method: Method,
+    graph: Graph,
+    emit: Callable[..., bool],
+    *,
+    early: bool,
+    started: float,
+) -> None:
+    """Turn a trained method into embeddings, figures and metrics; emit tells of each phase."""
+    spec, history = plan.spec, run.history()
+    epoch = history[-1]["epoch"]
+    provenance = {"dataset": spec.data.name, "spec_hash": plan.name, "epoch": epoch, "version": version()}
+    emit("phase", name="export", epoch=epoch)
+    told = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= SECONDS_BETWEEN_EVENTS:
+            told = time.monotonic()
+            emit("exported", epoch=epoch, done=done, total=total)
+
+    fingerprint = graph.fingerprint()
+    vectors_file = export_embeddings(
+        run.path / "embeddings", method.encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
+    )
+    vectors = np.load(vectors_file, mmap_mode="r")
+    emit("phase", name="evaluate", epoch=epoch)
+    quality = evaluate(vectors, y=graph.y, public_split=graph.split, spec=spec.evaluation, seed=spec.run.seed)
+    if spec.evaluation.figures:
+        emit("phase", name="figures", epoch=epoch)
+        before = _untrained(spec, graph, fingerprint) if graph.num_nodes <= COMPARED_UP_TO else None
+        draw_all(run.path / "figures", history=history, before=before, after=vectors, y=graph.y, classes=graph.classes)
+    metrics: dict[str, Any] = {
+        **provenance, "preset": spec.preset, "seed": spec.run.seed, "nodes": graph.num_nodes, "edges": graph.num_edges,
+        "plan": {"reason": plan.reason, "sampling": spec.sampling.model_dump(mode="json")},
+        "train": history[-1]["metrics"], "train_seconds": sum(event["metrics"]["seconds"] for event in history),
+        "seconds": time.perf_counter() - started, "peak_rss_mb": peak_rss() / 2**20,
+        "estimated_mb": plan.memory.total / 2**20, "stopped_early": early, "eval": quality,
+    }  # fmt: skip
+    write_json(run.path / "metrics.json", metrics)
+    emit("end", epoch=epoch, stopped_early=early)
+
+
+def _untrained(spec: TrainSpec, graph: Graph, fingerprint: str) -> np.ndarray:
+    """Embeddings before the first step: from the seed alone, so a resumed run draws the same figure."""
+    encoder = Encoder(graph.num_features, spec.encoder, generator=generator(spec.run.seed, "encoder"))
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "vectors.npy"
+        embed_layerwise(encoder, graph, file, model_digest=model_digest(encoder), graph_digest=fingerprint)
+        vectors: np.ndarray = np.load(file)
+    return vectors

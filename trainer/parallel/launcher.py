@@ -1,0 +1,191 @@
+"""The process that talks to Ray: `python -m trainer.parallel.launcher ROOM`, started by `fit_parallel`.
+
+It reads ROOM/job.json, trains on Ray Train, and writes ROOM/outcome.json: no error, or its kind and sentence. It ends,
+and Ray's processes with it, when the process that started it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
+from trainer.parallel.connection import LOCAL
+from trainer.run.atomic import write_json
+
+OBJECT_STORE_BYTES = 100 * 2**20  # nothing of ours goes through it; Ray would take 30 % of the memory
+GROUP_SECONDS = 7_200  # longest wait of one worker for another; the death of a worker is noticed by Ray, not by this
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each worker gets of the cluster."""
+
+    threads: int
+    gpu: bool
+
+
+def main(room: Path) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    job = json.loads((room / "job.json").read_text(encoding="utf-8"))
+    outcome: dict[str, str | None] = {"error": None}
+    try:
+        with _connected(job):
+            _train(job, _share(job), room)
+    except TrainerError as error:
+        outcome = {"error": type(error).__name__, "message": str(error)}
+    except Exception as error:
+        traceback.print_exc()  # into ray.log
+        outcome = {"error": "Infrastructure", "message": f"Ray failed: {type(error).__name__}: {error}"}
+    write_json(room / "outcome.json", outcome)
+
+
+@contextmanager
+def _connected(job: Mapping[str, Any]) -> Iterator[None]:
+    """Connect to the named cluster, or start one on loopback and end it again."""
+    import ray
+
+    temporary = Path(tempfile.mkdtemp(prefix="nml-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))  # short: sockets
+    local = {
+        "num_cpus": job["cpus"], "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
+        "_temp_dir": str(temporary),
+    }  # fmt: skip
+    try:
+        try:
+            ray.init(address=job["address"], log_to_driver=False, **(local if job["address"] == LOCAL else {}))
+        except ray.exceptions.AuthenticationError as error:
+            raise InvalidInput(f"the Ray cluster at {job['address']} refused the token: {error.message}") from error
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise Infrastructure(f"cannot reach Ray at {job['address']}: {error}") from error
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
+    """Run all workers to the end; the TrainerError of a worker comes out as it is."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+    from ray.train import TrainingFailedError as RayFailure
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from trainer.parallel.worker import run_worker
+
+    class EndOnOurErrors(UserCallback):
+        """Ray retries whatever a worker raises, unless this raises too: what we have diagnosed stays diagnosed."""
+
+        def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+            Path(job["started"]).unlink(missing_ok=True)
+            if error := diagnosed(worker_exceptions):
+                raise error
+
+    retries = job["max_failures"]
+    trainer = TorchTrainer(
+        run_worker,
+        train_loop_config=dict(job),
+        torch_config=TorchConfig(backend="nccl" if share.gpu else "gloo", timeout_s=GROUP_SECONDS),
+        scaling_config=ScalingConfig(
+            num_workers=job["workers"], use_gpu=share.gpu, resources_per_worker={"CPU": 1, "GPU": int(share.gpu)}
+        ),
+        run_config=RunConfig(
+            name="run", storage_path=str(room / "storage"), callbacks=[EndOnOurErrors()],
+            failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
+            worker_runtime_env={"env_vars": _worker_environment(share, job["address"])},
+        ),
+    )  # fmt: skip
+    try:
+        trainer.fit()
+    except RayFailure as error:
+        cause = getattr(error, "controller_failure", None)
+        if isinstance(cause, TrainerError):
+            raise cause from None
+        traceback.print_exc()
+        raise Infrastructure(f"workers were lost more than {retries} times, the last time:\n{summary(error)}") from error
+
+
+def diagnosed(failures: Mapping[int, Exception]) -> TrainerError | None:
+    """The error that a worker raised for us to see, if there is one; a lost worker is for Ray to retry."""
+    from ray.exceptions import OutOfMemoryError
+
+    for rank in sorted(failures):
+        error = failures[rank]
+        if isinstance(error, TrainerError):
+            return error
+        if isinstance(getattr(error, "health_check_failure", None), OutOfMemoryError | MemoryError):
+            return OutOfMemory(
+                f"Ray ended worker {rank}, since its node ran out of memory. Use fewer workers per node, or lower "
+                "sampling.batch_size, sampling.keep_mb or sampling.tile."
+            )
+    return None
+
+
+def summary(error: Exception) -> str:
+    """A line per failed worker, those that vanished first: the others mostly fail because of them."""
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    lost = [rank for rank, failure in failures.items() if hasattr(failure, "health_check_failure")]
+    lines = [f"worker {rank}: its process or node is gone" for rank in lost]
+    for rank in sorted(failures.keys() - set(lost)):
+        text = str(failures[rank]).strip().splitlines() or [""]
+        lines.append(f"worker {rank}: {type(failures[rank]).__name__}: {text[0]}")
+    return "\n".join(lines[:5]) or str(error)
+
+
+def _share(job: Mapping[str, Any]) -> Share:
+    """Divide the cluster among the workers.
+
+    Raises:
+        InvalidInput: this machine is too small for so many.
+        Infrastructure: the cluster is, at the moment.
+    """
+    import ray
+
+    resources, workers, spec = ray.cluster_resources(), job["workers"], job["spec"]["run"]
+    cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    place = "this machine" if job["address"] == LOCAL else f"the Ray cluster at {job['address']}"
+    too_small = InvalidInput if job["address"] == LOCAL else Infrastructure
+    if cpus < workers:
+        raise too_small(
+            f"run.workers is {workers}, and {place} has {cpus} CPUs, of which each worker needs one. "
+            f"Set run.workers to at most {max(cpus, 1)}, or RAY_ADDRESS to a larger cluster."
+        )
+    if spec["device"] == "cuda" and gpus < workers:
+        raise too_small(
+            f"run.workers is {workers} with run.device cuda, and {place} has {gpus} GPUs, of which each worker needs "
+            "one. Lower run.workers, or set run.device to cpu."
+        )
+    return Share(threads=spec["threads"] or cpus // workers, gpu=spec["device"] != "cpu" and gpus >= workers)
+
+
+def _worker_environment(share: Share, address: str) -> dict[str, str]:
+    """Threads, data folders of the user, and for a local run no traffic but on loopback."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("NML_")}
+    own |= {"OMP_NUM_THREADS": str(share.threads), "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    if not share.gpu:
+        own["CUDA_VISIBLE_DEVICES"] = ""
+    if address == LOCAL and sys.platform == "linux":
+        own["GLOO_SOCKET_IFNAME"] = "lo"
+    return own
+
+
+def _end_with_parent() -> None:
+    """Our stdin is a pipe that the parent never writes to; the kernel closes it when the parent is gone."""
+    os.read(0, 1)  # not through sys.stdin, whose lock a daemon thread would hold at exit
+    os.kill(os.getpid(), signal.SIGTERM)  # Ray's handler ends its processes
+    time.sleep(10)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
