@@ -1,4 +1,4 @@
-"""The end of a run: export, judge, draw, and write metrics.json last, so that its presence means the run is complete."""
+"""The end of a run: export, judge, draw, and write metrics.json last: its presence means the run is complete."""
 
 from __future__ import annotations
 

@@ -29,11 +29,10 @@ from trainer.graph import Graph
 from trainer.interruption import StopRequest, translated_failures
 from trainer.memory import peak_rss, usable_memory
 from trainer.methods import build_method
-from trainer.methods.interface import Method
 from trainer.parallel.team import Team
 from trainer.plan import Plan, make_plan, restore_plan, smaller
 from trainer.relay import Relay
-from trainer.run.checkpoint import Place, load_newest, save_checkpoint
+from trainer.run.checkpoint import load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory
 from trainer.step import EpochFigures, take_step
 

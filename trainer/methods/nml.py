@@ -200,14 +200,19 @@ class NegativeMetricLearning(Method):
             return contrast(
                 p, q, h, g, factor=self.factor, tile=tile, memory=self._memory, with_nce=with_nce, team=self.team
             )
-        positive = (p * q).sum(1)
+        # Gradients do not reach a negative, so they must not reach the other side of the positive either: an anchor
+        # pulled from both sides and pushed from one would draw all embeddings together.
+        positives = (p * q.detach()).sum(1), (p.detach() * q).sum(1)
         bank_h, bank_g = views.bank_weights
         anchors = self._all_rows(p)
         both = (
             contrast_with_bank(
                 rows, positive, table, own, others, factor=self.factor, anchors=anchors, tile=tile, with_nce=with_nce
             )
-            for rows, table, own, others in ((p, self.bank.v, h, bank_g), (q / tau, self.bank.u, g, bank_h))
+            for rows, positive, table, own, others in (
+                (p, positives[0], self.bank.v, h, bank_g),
+                (q / tau, positives[1], self.bank.u, g, bank_h),
+            )
         )
         return Terms(*((forth + back) / 2 for forth, back in zip(*both, strict=True)))
 

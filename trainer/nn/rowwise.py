@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
-from trainer.nn.metric import PairMetric
 from trainer.nn.contrast import Terms
+from trainer.nn.metric import PairMetric
 
 BLOCK_BYTES = 64 * 2**20
 

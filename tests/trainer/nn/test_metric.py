@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 
 from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.loss import nml_loss_reference
+from trainer.nn.contrast import contrast
 from trainer.nn.metric import ClosedForm, Cosine, LearnedCosine, PairMetric, PairMLP, build_metric
 from trainer.nn.rowwise import contrast_rowwise
-from trainer.nn.contrast import contrast
 
 
 def views(n=30, d=6):

@@ -1,0 +1,186 @@
+"""Whole, sampled and cached encodings of the same graph must agree wherever they see the same neighbours."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.config import DataSpec, parse_spec
+from trainer.datasets import load
+from trainer.documents import apply_overrides
+from trainer.encoding.sampled import EpochViews, SampledPair
+from trainer.graph import Graph
+from trainer.methods import build_method
+from trainer.nn import blocks
+from trainer.nn.blocks import degree_scale
+from trainer.nn.views import Propagation, draw_augmentations
+from trainer.sampling.batches import Batches
+from trainer.step import train_epoch
+
+SMALL = {
+    "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8},
+    "objective": {"inner_steps": 2, "detach_metric": False}, "optimiser": {"lr": 0.01}, "run": {"dtype": "float64"},
+}  # fmt: skip
+
+
+def graph_of(*, features=10, sparse=False, weighted=False, n=130, edges=500, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, features)) * (rng.random((n, features)) < (0.2 if sparse else 1))
+    weight = rng.random(edges) + 0.1 if weighted else None
+    return Graph.from_edges(rng.integers(n, size=(2, edges)), x, weight=weight, directed=True)
+
+
+def build(graph, *overrides):
+    return build_method(parse_spec(apply_overrides(SMALL, list(overrides))), graph)
+
+
+def encoder_gradient(method, epoch=1):
+    (views,) = method.views(epoch)
+    method.encoder.zero_grad()
+    method.backward(method.loss(views), views)
+    return [parameter.grad.clone() for parameter in method.encoder.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("features, sparse", [(10, False), (30, False), (30, True), (10, True)])
+@pytest.mark.parametrize("weighted, undirected", [(True, "false"), (False, "true")])
+def test_cached_gradients_equal_those_of_the_whole_graph(layers, features, sparse, weighted, undirected):
+    graph = graph_of(features=features, sparse=sparse, weighted=weighted)
+    assert (graph.x.layout == torch.sparse_csr) == sparse
+    common = [f"encoder.layers={layers}", f"augment.undirected={undirected}"]
+    neighbors = f"sampling.num_neighbors={[-1] * layers}"
+    whole = encoder_gradient(build(graph, *common))
+    cached = encoder_gradient(build(graph, *common, "sampling.negatives=graph", "sampling.batch_size=31", neighbors))
+    for one, other in zip(whole, cached, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_the_loss_curve_of_cached_batches_is_that_of_the_whole_graph():
+    graph = graph_of(n=200, edges=900)
+    whole = build(graph)
+    cached = build(graph, "sampling.negatives=graph", "sampling.batch_size=64", "sampling.num_neighbors=[-1, -1]")
+    for epoch in range(1, 8):
+        one, other = train_epoch(whole, epoch), train_epoch(cached, epoch)
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.skipif("NML_DATA" not in os.environ, reason="Cora is looked for under NML_DATA, which is not set")
+def test_on_cora_the_loss_curve_of_cached_batches_is_that_of_the_whole_graph():
+    graph = load(DataSpec(name="cora"))
+    small = ["encoder.hidden=32", "encoder.dim=32", "metric.hidden=32", "run.dtype=float32"]
+    whole = build(graph, *small)
+    cached = build(
+        graph, *small, "sampling.negatives=graph", "sampling.batch_size=1024", "sampling.num_neighbors=[-1, -1]"
+    )
+    for epoch in range(1, 6):
+        one, other = train_epoch(whole, epoch), train_epoch(cached, epoch)
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_a_batch_with_all_its_neighbours_is_encoded_as_in_the_whole_graph():
+    graph = graph_of(weighted=True)
+    whole = build(graph, "augment.feature_mask=[0, 0]")
+    sampled = build(
+        graph, "augment.feature_mask=[0, 0]", "sampling.negatives=batch", "sampling.batch_size=40",
+        "sampling.num_neighbors=[-1, -1]",
+    )  # fmt: skip
+    (everything,) = whole.views(2)
+    seen = []
+    for views in sampled.views(2):
+        torch.testing.assert_close(views.u, everything.u[views.pair.nodes])
+        torch.testing.assert_close(views.v, everything.v[views.pair.nodes])
+        seen.append(views.pair.nodes)
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(graph.num_nodes))
+
+
+def test_sampled_neighbours_stand_for_all_on_average():
+    """One layer is linear in the sampled edges, so its mean over many samples must approach the whole."""
+    graph = graph_of(n=60, edges=900)
+    common = ["encoder.layers=1", "augment.feature_mask=[0, 0]", "augment.edge_drop=[0.3, 0.3]"]
+    (everything,) = build(graph, *common).views(1)
+    sampled = build(
+        graph, *common, "sampling.negatives=batch", "sampling.batch_size=60", "sampling.num_neighbors=[4]"
+    )
+    encoding = sampled.encoding
+    total, rounds = torch.zeros_like(everything.u), 400
+    views = EpochViews(encoding.spec, graph, 1, encoding.device, encoding.dtype, redraw_columns=False)
+    for seed in range(rounds):
+        batches = Batches(graph, batch_size=60, num_neighbors=[4], seed=seed)
+        (batch,) = batches.epoch(1, shuffle=False)
+        total += SampledPair(encoding.encoder, views, batch, torch.Generator()).encode()[0].detach()
+    exact = everything.u.detach()
+    single = (SampledPair(encoding.encoder, views, batch, torch.Generator()).encode()[0].detach() - exact).norm()
+    assert single / exact.norm() > 0.2  # a single sample is far off
+    assert (total / rounds - exact).norm() < 1.5 * single / rounds**0.5  # as errors without a bias average out
+
+
+def test_degrees_of_a_view_come_out_of_slices_as_out_of_the_whole(monkeypatch):
+    graph = graph_of(weighted=True)
+    spec = parse_spec(SMALL)
+    augmentation, _ = draw_augmentations(spec.augment, graph.num_features, seed=3, epoch=4)
+    monkeypatch.setattr(blocks, "_EDGES_AT_ONCE", 13)
+    scale = degree_scale(graph, augmentation, torch.float64)
+    matrix = Propagation(graph.indptr, graph.indices, graph.weight, torch.float64).view(augmentation).adjacency(0)
+    torch.testing.assert_close(matrix.matrix.to_dense().diagonal(), scale.square())
+
+
+def test_noise_is_replayed_in_the_backward_of_cached_batches():
+    """With random slopes the gradient must belong to the very embeddings that the loss saw."""
+    graph = graph_of()
+    overrides = ["encoder.activation=rrelu_random", "sampling.negatives=graph", "sampling.batch_size=31",
+                 "sampling.num_neighbors=[5, 5]"]  # fmt: skip
+    method = build(graph, *overrides)
+    (views,) = method.views(1)
+    again = [pair.encode() for pair in views.pair._batches()]
+    assert torch.equal(torch.cat([u for u, _ in again]), views.u)
+    assert torch.equal(torch.cat([v for _, v in again]), views.v)
+    first = views.u
+    method._encode_again(views)
+    assert not torch.equal(first, views.u)
+
+
+def saved_bytes(method):
+    """Most bytes autograd keeps for backward at any time within an epoch."""
+    alive = most = 0
+
+    class Kept:
+        def __init__(self, tensor):
+            nonlocal alive, most
+            self.tensor = tensor
+            alive += tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
+            most = max(most, alive)
+
+        def __del__(self):
+            nonlocal alive
+            tensor = self.tensor
+            alive -= tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        for views in method.views(1):
+            method.encoder.zero_grad()
+            method.backward(method.loss(views), views)
+    return most
+
+
+def test_memory_of_cached_batches_is_linear_in_n_with_the_activations_of_one_batch_only():
+    overrides = ["sampling.batch_size=64", "sampling.num_neighbors=[3, 3]", "encoder.hidden=256", "metric.kind=uniform"]
+    small, large = (
+        saved_bytes(build(graph_of(n=n, edges=6 * n), *overrides, "sampling.negatives=graph")) for n in (500, 2000)
+    )
+    whole = saved_bytes(build(graph_of(n=2000, edges=12_000), "encoder.hidden=256", "metric.kind=uniform"))
+    assert large < 4 * small
+    assert large < whole / 4
+    one, other = (
+        saved_bytes(build(graph_of(n=n, edges=6 * n), *overrides, "sampling.negatives=batch")) for n in (500, 2000)
+    )
+    assert other < 1.2 * one  # batches do not know how large the graph is
+
+
+def test_feature_columns_are_masked_anew_for_each_batch_but_edges_once_an_epoch():
+    graph = graph_of(features=40)
+    method = build(graph, "sampling.negatives=batch", "sampling.batch_size=31", "sampling.num_neighbors=[-1, -1]")
+    columns = [views.pair._views[0].columns for views in method.views(1)]
+    assert len({tuple(mask.tolist()) for mask in columns}) > 1

@@ -1,0 +1,41 @@
+"""One worker of tests/trainer/methods/test_team.py: trains a few epochs of each scope and writes down the losses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from trainer.config import DataSpec, SyntheticSpec, parse_spec
+from trainer.datasets import load
+from trainer.methods import build_method
+from trainer.parallel.team import Team
+from trainer.step import train_epoch
+
+SCOPES = ("batch", "bank", "graph")
+EPOCHS = 4
+
+
+def document(scope: str, batch_size: int) -> dict:
+    return {
+        "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8}, "run": {"dtype": "float64"},
+        "objective": {"inner_steps": 2, "detach_metric": False}, "optimiser": {"lr": 0.002},
+        "sampling": {"negatives": scope, "batch_size": batch_size, "num_neighbors": [4, 4]},
+    }  # fmt: skip
+
+
+def losses(scope: str, batch_size: int, team: Team) -> list[dict[str, float]]:
+    # 151 nodes: batches and shares are ragged
+    graph = load(DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=151, classes=3, features=12)))
+    method = build_method(parse_spec(document(scope, batch_size)), graph, team=team)
+    return [train_epoch(method, epoch) for epoch in range(1, EPOCHS + 1)]
+
+
+if __name__ == "__main__":
+    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    found = {scope: losses(scope, 40 // size, Team.of_process_group()) for scope in SCOPES}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
