@@ -64,6 +64,9 @@ class Callback:
     def on_phase(self, name: str) -> None:
         """Training is over and `name` (export, evaluate, figures) begins."""
 
+    def on_export(self, done: int, total: int) -> None:
+        """So much of the export is on disk; told every few seconds."""
+
     def on_end(self, result: Result) -> None:
         """Everything is written."""
 

@@ -29,6 +29,7 @@ from trainer.graph import Graph
 from trainer.interruption import StopRequest, translated_failures
 from trainer.memory import peak_rss, usable_memory
 from trainer.methods import build_method
+from trainer.parallel.stop import Stop, stop_requested
 from trainer.parallel.team import Team
 from trainer.plan import Plan, make_plan, restore_plan, smaller
 from trainer.relay import Relay
@@ -65,7 +66,7 @@ def fit(
         with _log_to(run.path / "log.txt"):
             try:
                 with translated_failures(), StopRequest() as stop:
-                    _fit(run, spec, graph, memory_limit or usable_memory(), callbacks, lambda: stop.requested)
+                    _fit(run, spec, graph, memory_limit or usable_memory(), callbacks, stop)
                 result = _result(run)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
@@ -79,20 +80,20 @@ def fit(
         run.close()
 
 
-def train_in_team(run_dir: Path, team: Team) -> None:
+def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
     """One worker's part in a run that `fit` has opened and planned; a restarted worker goes on from the checkpoint."""
-    run = RunDirectory.attach(run_dir)
+    run = RunDirectory.attach(run_dir, spec)
     document = run.plan
     assert document is not None
     with translated_failures():
-        graph = load(run.spec.data)
-        plan = restore_plan(run.spec, document, shape_of(graph))
-        _train(run, plan, graph, team, lambda _: False, (run.path / ".stop").exists)
+        graph = load(spec.data)
+        plan = restore_plan(spec, document, shape_of(graph))
+        _train(run, plan, graph, team, lambda _: False, lambda: stop_requested(run_dir))
 
 
 def _fit(
     run: RunDirectory, spec: TrainSpec, graph: Graph | None, limit: int, callbacks: Sequence[Callback],
-    should_stop: Callable[[], bool],
+    stop: StopRequest,
 ) -> None:  # fmt: skip
     """Plan, train, and go on with smaller plans for as long as memory runs out."""
     if spec.run.threads and spec.run.workers == 1:
@@ -115,9 +116,9 @@ def _fit(
                 if spec.run.workers > 1:
                     from trainer.parallel.ray_train import fit_parallel
 
-                    fit_parallel(plan.spec, run.path, on_event=relay, should_stop=should_stop)
+                    fit_parallel(plan.spec, run.path, on_event=relay, should_stop=lambda: stop.requested)
                 else:
-                    _train(run, plan, graph, Team.solo(), relay, should_stop)
+                    _train(run, plan, graph, Team.solo(), relay, lambda: "cancel" if stop.requested else None)
             return
         except OutOfMemory as error:
             next_plan = smaller(plan, shape)
@@ -129,8 +130,9 @@ def _fit(
 
 def _train(
     run: RunDirectory, plan: Plan, graph: Graph, team: Team, relay: Callable[[dict], bool],
-    should_stop: Callable[[], bool],
+    stop: Callable[[], Stop | None],
 ) -> None:  # fmt: skip
+    """Epoch after epoch, step after step, from the newest checkpoint on; only rank 0 asks `relay` and `stop`."""
     spec, started = plan.spec, time.perf_counter()
     device = _device(spec)
     method = build_method(spec, graph, device, team)
@@ -179,7 +181,7 @@ def _train(
             if leads and time.monotonic() - told >= SECONDS_BETWEEN_STEP_EVENTS:
                 told = time.monotonic()
                 emit("step", epoch=epoch, step=place.figures.steps, steps=method.steps, loss=metrics["loss"])
-            stops = team.any(leads and should_stop())
+            stops = team.any(leads and stop() == "cancel")
             if stops or team.any(leads and time.monotonic() - saved > 60 * spec.run.checkpoint_minutes):
                 checkpoint()
             if stops:
@@ -188,9 +190,9 @@ def _train(
         if leads and spec.run.diagnose_every and (epoch == 1 or epoch % spec.run.diagnose_every == 0):
             figures |= method.diagnose(views)
         place.epoch, place.figures = epoch, EpochFigures()
-        early = team.any(emit("epoch", epoch=epoch, metrics=figures))
+        early = team.any(emit("epoch", epoch=epoch, metrics=figures) or (leads and stop() == "finish"))
         finished = early or epoch == spec.optimiser.epochs
-        stops = team.any(leads and should_stop())
+        stops = team.any(leads and stop() == "cancel")
         if finished or stops or epoch % spec.run.checkpoint_every == 0:
             checkpoint()
         if stops and not finished:

@@ -31,6 +31,8 @@ class Relay:
                     callback.on_checkpoint(event["epoch"], self._directory / event["path"])
                 case "phase":
                     callback.on_phase(event["name"])
+                case "exported":
+                    callback.on_export(event["done"], event["total"])
         return Signal.STOP in answers
 
     def _info(self, event: Mapping[str, Any]) -> RunInfo:

@@ -39,11 +39,17 @@ class ProgressBar(Callback):
         )
         self._progress.start()
 
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        self._progress.update(self._task, completed=epoch - 1 + step / steps, loss=f"{loss:.4f}")
+
     def on_epoch(self, event: Mapping[str, Any]) -> None:
         self._progress.update(self._task, completed=event["epoch"], loss=f"{event['metrics']['loss']:.4f}")
 
     def on_phase(self, name: str) -> None:
         self._progress.update(self._task, description=name)
+
+    def on_export(self, done: int, total: int) -> None:
+        self._progress.update(self._task, description=f"export {100 * done // total} %")
 
     def on_end(self, result: Result) -> None:
         self._progress.stop()
@@ -66,14 +72,24 @@ class PlainLines(Callback):
             f"{run.spec.data.name}: {run.num_nodes} nodes, {run.num_edges} edges, spec {run.spec_hash[:12]}"
         )
 
+    def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
+        self._now_and_then(f"epoch {epoch}/{self._epochs}  step {step}/{steps}  loss {loss:.4f}")
+
     def on_epoch(self, event: Mapping[str, Any]) -> None:
-        now = time.monotonic()
-        if now - self._last >= LINE_EVERY_SECONDS or event["epoch"] == self._epochs:
-            self._last = now
-            self._console.print(f"epoch {event['epoch']}/{self._epochs}  loss {event['metrics']['loss']:.4f}")
+        line = f"epoch {event['epoch']}/{self._epochs}  loss {event['metrics']['loss']:.4f}"
+        self._now_and_then(line, always=event["epoch"] == self._epochs)
 
     def on_phase(self, name: str) -> None:
         self._console.print(name)
+
+    def on_export(self, done: int, total: int) -> None:
+        self._now_and_then(f"export {100 * done // total} %")
+
+    def _now_and_then(self, line: str, *, always: bool = False) -> None:
+        now = time.monotonic()
+        if always or now - self._last >= LINE_EVERY_SECONDS:
+            self._last = now
+            self._console.print(line)
 
 
 class JsonLines(Callback):

@@ -74,9 +74,9 @@ class RunDirectory:
             )
 
     @classmethod
-    def attach(cls, path: Path) -> RunDirectory:
+    def attach(cls, path: Path, spec: TrainSpec) -> RunDirectory:
         """Join a run whose lock another process holds for us: a worker in its driver's run."""
-        return cls(path, read_spec(path), None)
+        return cls(path, spec, None)
 
     def close(self) -> None:
         if self._lock is not None:

@@ -7,7 +7,7 @@ A *sweep* reads one table of rows and writes the next. Sweep k sums the messages
 gathered: with fan_in <= fan_out rows are summed and then multiplied by W(k), else the sweep before (sweep -1 for the
 features) has already multiplied them, as it always has if features are sparse.
 
-Memory: `buffer_mb`, about 30 bytes a node for degrees and node lists, the encoder. Disk: at most two tables at a time.
+Memory: about `buffer_mb`, some 30 bytes a node for degrees and node lists, the encoder. Disk: two tables at a time.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -171,7 +170,7 @@ class _BatchLoader(NodeLoader):
             batch_size=None,  # what is loaded are batches already
             sampler=numbers,
             num_workers=workers,
-            worker_init_fn=_leave_signals_to_main if workers else None,
+            worker_init_fn=_leave_ctrl_c_to_main if workers else None,
             multiprocessing_context="fork" if workers else None,  # any other way would copy the graph
             generator=torch.Generator(),  # or else each epoch would draw from torch's global stream
         )
@@ -194,14 +193,6 @@ class _BatchLoader(NodeLoader):
         return SampledBatch(number, n_id[: nodes[0]], n_id, source, target, e_id, tuple(nodes), tuple(edges))
 
 
-def _leave_signals_to_main(worker: int) -> None:
-    """A Ctrl-C, or a stop of the whole process group, reaches loader processes too; the run may want to end its epoch.
-
-    They end with the main process in any case, or by a second SIGTERM.
-    """
+def _leave_ctrl_c_to_main(worker: int) -> None:
+    """A Ctrl-C reaches loader processes too, but the run may want to end its epoch. They end with the main process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _heed_the_next)
-
-
-def _heed_the_next(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)

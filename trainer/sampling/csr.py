@@ -62,7 +62,7 @@ class CsrSampler(BaseSampler):
         Raises:
             InvalidInput: seeds that are not in the graph, or the same seed twice.
         """
-        seeds: Ints = inputs.node.numpy()
+        seeds: Ints = inputs.node.numpy().astype(np.int64, copy=False)
         self._check(seeds)
         try:
             found, edges, nodes_per_hop, edges_per_hop = self._sample(seeds)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.errors import Infrastructure, InvalidInput, NonFinite
+from trainer.errors import Infrastructure, InvalidInput
 from trainer.graph import Graph
 from trainer.methods import build_method
 from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
-from trainer.run.export import export_embeddings, read_embeddings
 from trainer.step import EpochFigures, train_epoch
 
 SPEC = TrainSpec()
 
 
-def small_graph(ids=None) -> Graph:
+def small_graph() -> Graph:
     edge_index = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    return Graph.from_edges(edge_index, x, ids=np.arange(5) if ids is None else ids, name="ring")
+    return Graph.from_edges(edge_index, x, name="ring")
 
 
 def small_method(seed=0):
@@ -106,35 +104,6 @@ def test_damaged_or_foreign_checkpoints_are_passed_over_for_older_ones(tmp_path)
     assert load_newest(tmp_path, method, spec_hash="a") == Place(2)
     assert not (tmp_path / ".epoch-0000005.1.tmp").exists()
     assert load_newest(tmp_path, method, spec_hash="b") == Place()
-
-
-@pytest.mark.parametrize("ids", [np.array([10, 7, 2**40, 3, -1]), np.array(["a", "ü", "c c", "", "日本"])])
-def test_embeddings_keep_the_users_ids_in_order(tmp_path, ids):
-    vectors = np.arange(20, dtype=np.float32).reshape(5, 4)
-    export_embeddings(tmp_path, vectors, small_graph(ids), epoch=3)
-    stored, stored_ids = read_embeddings(tmp_path)
-    assert np.array_equal(stored, vectors)
-    assert stored_ids.tolist() == ids.tolist()
-    assert json.loads((tmp_path / "manifest.json").read_text())["epoch"] == 3
-
-
-def test_changed_or_unfinished_embeddings_are_not_served(tmp_path):
-    with pytest.raises(InvalidInput, match="no finished embeddings"):
-        read_embeddings(tmp_path)
-    file = export_embeddings(tmp_path, np.ones((5, 4), np.float32), small_graph())
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(InvalidInput, match="checksum"):
-        read_embeddings(tmp_path)
-
-
-def test_non_finite_embeddings_are_refused_by_node_id(tmp_path):
-    vectors = np.ones((5, 4), np.float32)
-    vectors[3, 1] = np.nan
-    with pytest.raises(NonFinite, match="node"):
-        export_embeddings(tmp_path, vectors, small_graph())
-    assert not (tmp_path / "manifest.json").exists()
 
 
 def test_spec_hash_is_in_the_name_of_nothing_but_the_manifest(tmp_path):

@@ -85,7 +85,7 @@ def assert_same_float32(vectors: np.ndarray, reference: np.ndarray) -> None:
 def test_float64_equals_the_formula_on_full_matrices(
     tmp_path, features, hidden, dim, layers, sparse, weighted, buffer_mb
 ):
-    graph = ragged_graph(29, features, sparse=sparse, weighted=weighted)
+    graph = ragged_graph(17, features, sparse=sparse, weighted=weighted)
     encoder = make_encoder(features, hidden or 1, dim, layers, dtype=torch.float64)
     vectors = embed(encoder, graph, tmp_path / "v.npy", buffer_mb=buffer_mb)
     assert_same_float32(vectors, dense_reference(encoder, graph))
@@ -113,12 +113,12 @@ def test_the_encoder_works_in_eval_mode_and_keeps_its_own(tmp_path, activation):
     assert encoder.activation.training
 
 
-@pytest.mark.parametrize("rows", [range(1), range(5, 12), range(26, 29), range(29)], ids=str)
+@pytest.mark.parametrize("rows", [range(1), range(5, 12), range(14, 17), range(17)], ids=str)
 @pytest.mark.parametrize("features, sparse", [(6, False), (11, False), (11, True)])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_some_rows_are_those_rows_of_the_whole(tmp_path, rows, features, sparse, layers):
     graph, encoder = (
-        ragged_graph(29, features, sparse=sparse),
+        ragged_graph(17, features, sparse=sparse),
         make_encoder(features, 8, 7, layers, dtype=torch.float64),
     )
     expected = dense_reference(encoder, graph)[rows.start : rows.stop]
@@ -189,7 +189,7 @@ def interrupt(encoder: Encoder, graph: Graph, target: Path, at: int) -> None:
 def test_stopped_after_any_piece_it_goes_on_with_the_next(tmp_path):
     graph, encoder, target = ragged_graph(13, 6, weighted=True), make_encoder(6, 4, 5, 2), tmp_path / "v.npy"
     whole = embed(encoder, graph, tmp_path / "whole.npy", buffer_mb=0)
-    for at in range(0, 3 * 13 + 1, 3):
+    for at in (0, 5, 13, 20, 26, 38, 39):  # within each of three sweeps, and between them
         interrupt(encoder, graph, target, at)
         assert not target.exists()
         calls: list[tuple[int, int]] = []
@@ -267,11 +267,12 @@ def pieces_of(log: Path) -> list[tuple[int, int]]:
     return [(int(done), int(total)) for done, total in (line.split() for line in lines)]
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_goes_on_and_gives_the_same_bytes(tmp_path):
     graph = ragged_graph(4001, 60, weighted=True)
     graph.save(tmp_path / "graph")
     logs = [tmp_path / f"{name}.log" for name in ("first", "second", "third", "last")]
-    arguments = (60, 40, 30, 1, 0.01)  # features, hidden, dim, buffer, pause after each piece
+    arguments = (60, 40, 30, 1, 0.005)  # features, hidden, dim, buffer, pause after each piece
     encoder = make_encoder(60, 40, 30, 2)
     total = 4001 * 3
     for log, share in zip(logs[:-1], (0.1, 0.45, 0.9), strict=True):  # of the work: one kill in each sweep

@@ -1,0 +1,105 @@
+"""Runs by batches: planned, stopped in the middle of an epoch, and gone on with as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import trainer
+from trainer.callbacks import Callback
+from trainer.config import parse_spec, spec_hash
+from trainer.run.directory import read_events
+
+DOCUMENT = {
+    "data": {"name": "synthetic", "synthetic": {"nodes": 3_000, "classes": 3, "features": 30, "active_features": 6}},
+    "encoder": {"hidden": 32, "dim": 16}, "metric": {"hidden": 16}, "objective": {"inner_steps": 1},
+    "optimiser": {"epochs": 3, "lr": 0.002},
+    "sampling": {"negatives": "batch", "batch_size": 32, "num_neighbors": [3, 3]},
+    "evaluation": {"probe_epochs": 20, "cluster_seeds": 1, "figures": False, "max_pairs_nodes": 200},
+    "run": {"track": False, "threads": 1},
+}  # fmt: skip
+
+
+def document(**sections):
+    return {name: {**DOCUMENT.get(name, {}), **sections.get(name, {})} for name in {*DOCUMENT, *sections}}
+
+
+def curve(run: Path) -> list[tuple[int, float, float]]:
+    events = [event for event in read_events(run) if event["type"] == "epoch"]
+    return [(event["epoch"], event["metrics"]["loss"], event["metrics"]["kl"]) for event in events]
+
+
+def start(spec: dict, run: Path) -> subprocess.Popen:
+    file = run.with_suffix(".json")
+    file.write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "trainer", str(file), "--out", str(run), "--resume"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(process: subprocess.Popen, condition, what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, f"no {what} in time"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("scope", ["batch", "bank"])
+def test_killed_or_stopped_within_an_epoch_a_run_goes_on_to_the_same_numbers(tmp_path, scope):
+    spec = document(sampling={"negatives": scope}, run={"checkpoint_minutes": 0.005})
+    whole = trainer.fit(parse_spec(spec), tmp_path / "whole")
+    run = tmp_path / "killed"
+    inside = lambda: list((run / "checkpoints").glob("epoch-*-step-*"))  # noqa: E731
+    process = start(spec, run)
+    wait_for(process, inside, "checkpoint within an epoch")
+    process.kill()
+    process.wait()
+    assert inside()
+    process = start(spec, run)
+    wait_for(process, lambda: any(event["type"] == "resume" for event in read_events(run)), "resumed run")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 6, process.stderr.read()
+    process = start(spec, run)
+    assert process.wait() == 0, process.stderr.read()
+    assert curve(run) == curve(whole.directory)
+    assert (run / "embeddings" / "vectors.npy").read_bytes() == whole.embeddings.read_bytes()
+
+
+def test_a_run_says_how_it_was_planned_and_names_what_it_trained(tmp_path):
+    spec = parse_spec(document(sampling={"num_neighbors": None}))
+    result = trainer.fit(spec, tmp_path / "run")
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["sampling"]["num_neighbors"] == [10, 10]
+    assert result.metrics["plan"]["sampling"] == plan["sampling"]
+    planned = spec.model_copy(update={"sampling": type(spec.sampling).model_validate(plan["sampling"])})
+    assert result.metrics["spec_hash"] == spec_hash(planned) != spec_hash(spec)
+    assert json.loads((tmp_path / "run" / "spec.json").read_text())["sampling"]["num_neighbors"] is None
+
+
+class Steps(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_step(self, epoch, step, steps, loss):
+        self.seen.append((epoch, step, steps))
+
+
+def test_long_epochs_tell_how_far_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.loop.SECONDS_BETWEEN_STEP_EVENTS", 0.0)
+    steps = Steps()
+    trainer.fit(parse_spec(document(optimiser={"epochs": 1})), tmp_path / "run", callbacks=[steps])
+    assert steps.seen == [(1, step, 94) for step in range(1, 94)]
+
+
+def test_backends_and_loader_processes_are_choices_of_speed(tmp_path):
+    small = {"optimiser": {"epochs": 1}}
+    plain = trainer.fit(parse_spec(document(**small)), tmp_path / "plain")
+    ahead = trainer.fit(parse_spec(document(**small, sampling={"loader_workers": 1})), tmp_path / "ahead")
+    assert curve(plain.directory) == curve(ahead.directory)
+    assert plain.metrics["spec_hash"] == ahead.metrics["spec_hash"]
