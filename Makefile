@@ -11,10 +11,10 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format bench results clean
+.PHONY: help env demo test test-slow lint format bench bench-scale results clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY)  ## make .venv with every version pinned by constraints.txt
 
@@ -62,11 +62,19 @@ format: env  ## fix style and format in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## time and memory of the tiled loss against the dense one
+bench: env  ## the tiled loss against the dense one, and our sampler against torch-sparse
 	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/sampling.py
 
-results: env  ## the accuracy table (hours on a CPU; needs the public data sets)
+bench-scale: env  ## large graphs: a million nodes, exact contrast on Physics (NML_DATA), five million nodes on disk
+	$(BIN)/python tests/benchmarks/scale.py growth
+	$(BIN)/python tests/benchmarks/scale.py exact
+	$(BIN)/python tests/benchmarks/scale.py exact --batch-size 2048
+	$(BIN)/python tests/benchmarks/scale.py disk
+
+results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
 	$(BIN)/python tests/benchmarks/accuracy.py
+	$(BIN)/python tests/benchmarks/scopes.py --runs runs/scopes
 
 clean:  ## remove the environment and caches; runs stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
-"""`python -m trainer SPEC --out DIR [--resume]`: train one spec with no terminal, as a service or a scheduler does.
+"""`python -m trainer SPEC --out DIR [--resume] [--memory-limit 4GB]`: train one spec with no terminal.
 
-Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of failure (trainer.errors).
+So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
+failure (trainer.errors).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from trainer.config import parse_spec
 from trainer.documents import read_document
 from trainer.errors import TrainerError
+from trainer.memory import parse_size
 from trainer.threads import wait_politely
 
 
@@ -22,15 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("spec", type=Path, help="JSON or YAML training spec")
     parser.add_argument("--out", type=Path, required=True, help="run directory")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, or start it")
+    parser.add_argument("--memory-limit", help="memory to plan with, e.g. 4GB; default: most of what there is")
     options = parser.parse_args(arguments)
     wait_politely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         spec = parse_spec(read_document(options.spec))
+        limit = None if options.memory_limit is None else parse_size(options.memory_limit)
         from trainer.loop import fit  # after validation: a bad spec should not cost the seconds torch takes to load
         from trainer.tracking import Tracker
 
-        fit(spec, options.out, resume=options.resume, callbacks=[Tracker()] if spec.run.track else [])
+        callbacks = [Tracker()] if spec.run.track else []
+        fit(spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit)
     except TrainerError as error:
         logging.getLogger("trainer").error("%s: %s", error.kind, error)
         return error.exit_code

@@ -250,7 +250,7 @@ class EvaluationSpec(Spec):
         50_000, ge=2, le=10_000_000, description="above this many nodes, pair figures use a seeded sample of that size"
     )
     max_probe_nodes: int = Field(
-        50_000, ge=100, le=100_000_000, description="above this many training (or validation) nodes, a seeded sample"
+        20_000, ge=100, le=100_000_000, description="above this many training (or validation) nodes, a seeded sample"
     )
     max_cluster_nodes: int = Field(
         100_000, ge=100, le=100_000_000, description="above this many labelled nodes, k-means sees a seeded sample"
@@ -328,7 +328,8 @@ def spec_hash(spec: TrainSpec) -> str:
 
 _MEMORY_ONLY = {"tile", "keep_mb", "loader_workers"}
 _BOOK_KEEPING = {
-    "threads", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "diagnose_every", "track", "experiment", "name",
+    "threads", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "diagnose_every", "track", "experiment",
+    "name",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Nothing heavy is imported until a graph is loaded, so `catalog` also serves proc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainer.config import DataSpec, SyntheticSpec
 from trainer.data import public
+from trainer.errors import InvalidInput
 from trainer.home import nml_home
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ class DatasetInfo:
     """A line of `nml datasets`; counts are none where the user decides them. Edges count both directions."""
 
     name: str
-    kind: Literal["builtin", "public", "generator", "files"]
+    kind: Literal["builtin", "public", "generator", "files", "imported"]
     nodes: int | None
     edges: int | None
     features: int | None
@@ -48,17 +50,44 @@ def load(spec: DataSpec, *, home: Path | None = None) -> Graph:
 
 
 def catalog(*, home: Path | None = None) -> list[DatasetInfo]:
-    """All that `load` knows, built-in sets first."""
+    """All that `load` knows, built-in sets first, imported graphs under their own names last."""
     home = home or nml_home()
     shipped = [
         DatasetInfo("digits", "builtin", 1_797, 24_678, 64, 10, True),
         DatasetInfo("synthetic", "generator", None, None, None, None, True),
         DatasetInfo("files", "files", None, None, None, None, True),
     ]
-    return shipped + [
+    known = [
         DatasetInfo(name, "public", s.nodes, s.edges, s.features, s.classes, public.is_offline(name, home))
         for name, s in public.SETS.items()
     ]
+    return shipped + known + [_imported_info(name, home) for name in imported_names(home)]
+
+
+def imported_directory(name: str, home: Path) -> Path:
+    """Where `nml datasets import` keeps the graph of that name; it need not exist."""
+    return home / "graphs" / name
+
+
+def imported_names(home: Path) -> list[str]:
+    """The graphs that have been imported, complete ones only."""
+    return sorted(path.parent.name for path in (home / "graphs").glob("[!.]*/manifest.json"))
+
+
+def find_imported(name: str, home: Path) -> Path:
+    """The directory of an imported graph.
+
+    Raises:
+        InvalidInput: there is none of that name; says which there are.
+    """
+    names = imported_names(home)
+    if name not in names:
+        there = f"there {'are' if len(names) > 1 else 'is'} {', '.join(names)}" if names else "there are none"
+        raise InvalidInput(
+            f'no imported graph is called "{name}" in {home / "graphs"}; {there}. '
+            f"Check the name, or run `nml datasets import {name}`."
+        )
+    return imported_directory(name, home)
 
 
 def _digits(spec: DataSpec, home: Path) -> Graph:
@@ -80,6 +109,24 @@ def _files(spec: DataSpec, home: Path) -> Graph:
     return tables.load(spec.files) if spec.files.npz is None else npz.load(spec.files)
 
 
+def _imported(spec: DataSpec, home: Path) -> Graph:
+    from trainer.graph import Graph
+
+    assert spec.imported is not None  # DataSpec saw to it
+    return Graph.open(find_imported(spec.imported, home), mmap=True)
+
+
+def _imported_info(name: str, home: Path) -> DatasetInfo:
+    """From the manifest alone. Without counts, and not ready, where that is damaged or of another version."""
+    try:
+        manifest = json.loads((imported_directory(name, home) / "manifest.json").read_text(encoding="utf-8"))
+        nodes, edges, features = (int(manifest[key]) for key in ("num_nodes", "num_edges", "num_features"))
+        ready = "fingerprint" in manifest
+        return DatasetInfo(name, "imported", nodes, edges, features, len(manifest["classes"]), ready)
+    except (OSError, ValueError, KeyError, TypeError):
+        return DatasetInfo(name, "imported", None, None, None, None, False)
+
+
 def _public(spec: DataSpec, home: Path) -> Graph:
     return public.load(spec.name, home)
 
@@ -88,5 +135,6 @@ LOADERS: dict[str, Callable[[DataSpec, Path], Graph]] = {
     "digits": _digits,
     "synthetic": _synthetic,
     "files": _files,
+    "imported": _imported,
     **dict.fromkeys(public.SETS, _public),
 }

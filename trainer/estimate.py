@@ -1,62 +1,297 @@
-"""How much memory a run will need, part by part, before it starts (`nml estimate`)."""
+"""How much memory a run will need, part by part, before it starts (`nml estimate`).
+
+Each function counts the arrays of the module it names, in the state where that module holds most. What cannot be
+counted (the interpreter, what malloc keeps) was measured; tests compare the sum with real runs, within a factor of 1.5.
+
+    all the time            runtime, graph, features
+    from the first step on  optimiser, bank, views, tiles: export and evaluation find them there
+    one after the other     loading | encoding + contrast | export | evaluation
+
+Everything is for one process; with `run.workers` each of them needs this much. It is the computer's memory: on a GPU,
+what training takes beside graph and features is needed there instead.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from trainer.config import TrainSpec
-from trainer.graph import Graph
+from trainer.reach import Reach, contrasted, reached
+from trainer.shape import GraphShape as GraphShape
+from trainer.shape import shape_of as shape_of
 
-RUNTIME = 450 * 10**6  # the interpreter with torch, scikit-learn and MLflow loaded
+MB = 2**20
+ALWAYS = ("runtime", "graph", "features")
+TRAINED = ("optimiser", "bank", "views", "tiles")
+PHASES = {
+    "loading": ("loading",),
+    "training": (*TRAINED, "encoding", "contrast"),
+    "exporting": (*TRAINED, "export"),
+    "evaluating": (*TRAINED, "evaluation"),
+}
 
+# Measured: resident bytes of a run on a graph of 1,000 nodes, less what the formulas below give for it.
+_LIBRARIES = 550 * 10**6  # the interpreter with torch, scikit-learn and matplotlib, after a first step
+_SAMPLER = 20 * 10**6  # torch_geometric, where there are batches
+_TRACKER = 100 * 10**6  # MLflow with its database
+_TEAM = 150 * 10**6  # Ray and torch.distributed, where there are several workers; by their imports alone
 
-@dataclass(frozen=True)
-class GraphShape:
-    """What the need depends on."""
-
-    nodes: int
-    edges: int  # stored directed ones
-    features: int
-    nonzeros: int | None = None  # of sparse features; None: dense
-    weighted: bool = False
-    mapped: bool = False  # on disk, read by slices
+_FRAGMENTS = 1.25  # what malloc does not give back between steps where arrays are below 32 MB; 1.0 to 1.4 measured
+_DIAGNOSED = 512  # anchors, trainer.methods.nml
+_COMPARED_UP_TO = 20_000  # nodes, trainer.finish
+_DRAWN_PAIRS = 10_000  # nodes, trainer.quality.figures
+_FULL_KMEANS = 20_000  # nodes, trainer.quality.clustering
+_BANK_ROWS = 65_536  # trainer.methods.bank
+_ROWWISE = 64 * MB  # trainer.nn.rowwise
+_EXPORT = 256 * MB  # trainer.run.layerwise
+_SPARSE_COST = 16  # trainer.nn.encoder
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by part; `total` is the peak, as phases follow each other."""
+    """Bytes by part; `total` is the peak of one process, as phases follow each other."""
 
     parts: dict[str, int]
 
     @property
     def total(self) -> int:
-        always = ("runtime", "graph", "features", "optimiser", "bank")
-        phases = (("encoding", "contrast", "tiles"), ("export",), ("evaluation",))
-        return sum(self.parts.get(name, 0) for name in always) + max(
-            sum(self.parts.get(name, 0) for name in phase) for phase in phases
-        )
+        return sum(self.parts.get(name, 0) for name in ALWAYS) + self._need(self.peak)
+
+    @property
+    def peak(self) -> str:
+        """The phase that needs most."""
+        return max(PHASES, key=self._need)
 
     @property
     def largest(self) -> str:
-        """The part that dominates, the runtime apart."""
-        return max((name for name in self.parts if name != "runtime"), key=lambda name: self.parts[name])
+        """The part that dominates the peak, the runtime apart."""
+        counted = (*ALWAYS[1:], *PHASES[self.peak])
+        return max(counted, key=lambda name: self.parts.get(name, 0))
+
+    def held(self, part: str) -> str:
+        """When a part is in memory, for people."""
+        if part in ALWAYS:
+            return "all the time"
+        if part in TRAINED:
+            return "from the first step on"
+        return next(f"while {phase}" for phase, parts in PHASES.items() if part in parts)
+
+    def _need(self, phase: str) -> int:
+        return sum(self.parts.get(name, 0) for name in PHASES[phase])
 
     def document(self) -> dict[str, Any]:
-        return {"total": self.total, "largest": self.largest, "parts": self.parts}
-
-
-def shape_of(graph: Graph) -> GraphShape:
-    """The shape of a graph that is loaded or mapped."""
-    sparse = graph.x.layout == torch.sparse_csr
-    return GraphShape(
-        graph.num_nodes, graph.num_edges, graph.num_features, graph.x.values().numel() if sparse else None,
-        graph.weight is not None,
-    )  # fmt: skip
+        return {
+            "total": self.total, "peak": self.peak, "largest": self.largest, "parts": self.parts,
+            "held": {part: self.held(part) for part in self.parts},
+        }  # fmt: skip
 
 
 def estimate(spec: TrainSpec, shape: GraphShape) -> Estimate:
-    """Bytes a planned spec needs on a graph of this shape."""
-    return Estimate({"runtime": RUNTIME, "graph": 16 * shape.edges})
+    """Bytes a planned spec (nothing open but batch_size, None for the whole graph) needs on a graph of this shape."""
+    sampling = spec.sampling
+    whole = sampling.batch_size is None
+    reach = reached(spec, shape)
+    views = _whole_views(spec, shape) if whole else _batch_views(spec, shape, reach)
+    encoding = _FRAGMENTS * _activations(spec, shape, reach)
+    rows, columns = contrasted(spec, shape)
+    contrast = _FRAGMENTS * _contrast(spec, rows, columns)
+    if not whole and sampling.negatives == "graph":
+        # trainer.encoding.cached: U and V stay; their gradients are alive while a batch is encoded again.
+        tables = 2 * rows * spec.encoder.dim * _width(spec)
+        contrast = tables + max(contrast - encoding, tables)
+    parts = {
+        "runtime": _runtime(spec),
+        "graph": 0 if shape.mapped else _graph(shape),
+        "features": 0 if shape.mapped and spec.data.features == "raw" and not whole else _features(shape),
+        "optimiser": _optimiser(spec, shape),
+        "bank": _bank(spec, shape) if sampling.negatives == "bank" else 0,
+        "views": views,
+        "tiles": _tiles(spec, rows, columns),
+        "loading": shape.loading,
+        "encoding": encoding,
+        "contrast": contrast,
+        "export": _export(spec, shape),
+        "evaluation": _evaluation(spec, shape),
+    }
+    return Estimate({name: round(size) for name, size in parts.items()})
+
+
+def _runtime(spec: TrainSpec) -> int:
+    sampler = _SAMPLER if spec.sampling.batch_size is not None else 0
+    return _LIBRARIES + sampler + _TRACKER * spec.run.track + _TEAM * (spec.run.workers > 1)
+
+
+def _graph(shape: GraphShape) -> int:
+    """trainer.graph: indptr, indices, labels, ids; weights where there are any."""
+    return (16 + shape.id_bytes) * shape.nodes + (12 if shape.weighted else 8) * shape.edges
+
+
+def _features(shape: GraphShape) -> int:
+    """trainer.data.features: float32, dense or CSR with 64-bit indices."""
+    if shape.nonzeros is None:
+        return 4 * shape.nodes * shape.features
+    return 8 * shape.nodes + 12 * shape.nonzeros
+
+
+def _optimiser(spec: TrainSpec, shape: GraphShape) -> int:
+    """Weights, gradients, Adam's two moments; and what a step makes on the way for one of them at a time."""
+    encoder = sum(narrow * wide + wide for narrow, wide in itertools.pairwise(_widths(spec, shape)))
+    k, d = spec.metric.hidden, spec.encoder.dim
+    metric = {"two_tower": 2, "siamese_cos": 1, "siamese_negcos": 1, "pair_mlp": 2}.get(spec.metric.kind, 0)
+    return _width(spec) * 6 * (encoder + metric * (d * k + spec.metric.hidden_layers * k * k))
+
+
+def _whole_views(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.nn.views.Propagation and the two views drawn from it; trainer.encoding.whole holds the features."""
+    b, entries = _width(spec), shape.edges + shape.nodes
+    sorted_copies = (32 + b) * entries  # slot, target, source, order, value
+    hashing = 32 * entries  # of one view at a time
+    kept = sum((1 - drop) * shape.edges + shape.nodes for drop in spec.augment.edge_drop)
+    matrices = (32 + 2 * b) * kept + 32 * shape.nodes  # target, source, order, value; the transpose has its own
+    features = 0.0
+    if shape.nonzeros is not None:
+        features = (8 + b) * shape.nonzeros + 8 * shape.features  # the transpose, for backward
+    if b == 8:
+        features += 2 * _features(shape)  # cast from float32
+    # An epoch's pair of views is let go only when the next one has been drawn.
+    return sorted_copies + hashing + 2 * matrices + features
+
+
+def _batch_views(spec: TrainSpec, shape: GraphShape, reach: Reach) -> float:
+    """trainer.sampling and trainer.nn.blocks: one batch, its two views, its features; degrees of all nodes."""
+    b, n, edges = _width(spec), reach.nodes, reach.edges[-1]
+    over_all_nodes = (2 * b + 8 + 4 + 4) * shape.nodes + 16 * MB  # two views' degrees, order, places; slices of edges
+    batch = 8 * n + 24 * edges  # n_id, source, target, e_id
+    at_work = 80 * edges  # drawing neighbours, then hashing and renumbering for one view
+    matrices = 0.0
+    for drop in spec.augment.edge_drop:
+        for hop, into in enumerate(reach.edges):
+            entries = (1 - drop) * into + reach.rows[hop]
+            matrices += 2 * (8 + b) * entries + 8 * (reach.rows[hop] + reach.rows[hop + 1])  # and the transpose
+    if shape.nonzeros is None:
+        features = float(b * n * shape.features)
+    else:
+        taken = shape.nonzeros / shape.nodes * n
+        features = 28 * taken  # their places in the file, and the rows themselves
+        features += b * n * shape.features if shape.features <= spec.encoder.hidden else (8 + b) * taken
+    loaders = spec.sampling.loader_workers * (2 * batch + 20 * MB)  # each samples two batches ahead
+    # A pair is let go only when the next one has been encoded.
+    return over_all_nodes + batch + at_work + 2 * (matrices + features) + loaders
+
+
+def _activations(spec: TrainSpec, shape: GraphShape, reach: Reach) -> float:
+    """trainer.nn.encoder: what autograd keeps of two views, and the largest layer while it is computed."""
+    widths = _widths(spec, shape)
+    layers = len(widths) - 1
+    slopes = 3 if spec.encoder.activation == "rrelu_random" else 1  # per element beside the output
+    kept = at_work = 0.0
+    for layer, (narrow, wide) in enumerate(itertools.pairwise(widths)):
+        rows, columns = reach.rows[layers - 1 - layer], reach.rows[layers - layer]
+        is_sparse = layer == 0 and shape.nonzeros is not None and not _densifies(spec, shape)
+        entries = reach.edges[layers - 1 - layer] + rows
+        saved = (columns - rows) * narrow * wide + _SPARSE_COST * entries * (wide - narrow)
+        if saved > 0 and not is_sparse:  # (Â H) W: the sums are kept for W's gradient
+            kept += rows * narrow
+            at_work = max(at_work, rows * (narrow + 2 * wide))
+        else:  # Â (H W): H is kept, unless it is the features
+            kept += columns * narrow if layer else 0
+            at_work = max(at_work, (columns + 2 * rows) * wide)
+        kept += rows * wide * (slopes if layer < layers - 1 else 1)
+    masked = widths[0] * widths[1]  # the first W with masked rows; going back, its gradient before and after masking
+    return _width(spec) * (2 * kept + 1.5 * at_work + 2 * masked)
+
+
+def _densifies(spec: TrainSpec, shape: GraphShape) -> bool:
+    return spec.sampling.batch_size is not None and shape.features <= spec.encoder.hidden
+
+
+def _contrast(spec: TrainSpec, n: int, m: int) -> float:
+    """trainer.methods.nml: the metric's step or the encoder's, whichever holds more, or the diagnosis after them.
+
+    n anchors, m negatives. Unit rows of both views, the metric's layers with what autograd keeps, and gradients.
+    """
+    b, d, k = _width(spec), spec.encoder.dim, spec.metric.hidden
+    metric, hidden_layers = spec.metric, spec.metric.hidden_layers
+    slopes = 3 if metric.activation == "rrelu_random" else 1
+    learned = metric.kind in ("siamese_cos", "siamese_negcos", "two_tower")
+    block = 0.0
+    if learned:
+        inputs = 2 * d if metric.input == "unit" else 0
+        layers = 2 * (1 + slopes) * hidden_layers * k + 5 * k  # before and after each activation; unit rows, scaled
+        metric_step = 2.0 * d + inputs + layers + 6 * k
+        encoder_step = 9.0 * d + 2 * k if spec.objective.detach_metric else 8 * d + inputs + layers + 4 * k
+    elif metric.kind == "uniform":
+        metric_step, encoder_step = 0.0, 9.0 * d
+    else:
+        metric_step, encoder_step = 0.0, 12.0 * d
+        if metric.kind != "cosine":
+            pair = 24 if metric.kind == "closed_form" else 8 * k * hidden_layers
+            block = 2.5 * max(_ROWWISE, m * pair)  # a block of rows, its gradient, and what is added up
+    steps = b * n * max(metric_step, encoder_step) + block
+    if spec.run.workers > 1:  # gathered from all workers, with gradients
+        steps += 2 * b * m * (d + (k if learned else 0))
+    diagnosis = 0.0
+    if spec.run.diagnose_every:
+        width = 4 * k if learned else 2 * d
+        diagnosis = b * (5 * min(_DIAGNOSED, n) * m + n * (2 * d + width)) + 64 * m
+    return max(steps, diagnosis)
+
+
+def _tiles(spec: TrainSpec, n: int, m: int) -> int:
+    """trainer.nn.tiled: four buffers of a tile, and kept exponentials of z and s as far as there is room for them."""
+    b, tile, keep = _width(spec), spec.sampling.tile or 0, (spec.sampling.keep_mb or 0) * MB
+    if spec.metric.kind in ("pair_mlp", "closed_form"):
+        return 0
+    scratch = 4 * b * min(tile, n) * min(tile, m)
+    if spec.sampling.negatives == "bank":
+        return scratch
+    return scratch + min(keep, (1 if spec.metric.kind == "uniform" else 2) * b * n * m)
+
+
+def _bank(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.methods.bank: two tables, and the metric's outputs on them for this step and the one before."""
+    b, d, n = _width(spec), spec.encoder.dim, shape.nodes
+    k = {"uniform": 0, "cosine": d}.get(spec.metric.kind, spec.metric.hidden)
+    return b * n * (2 * d + 4 * k) + (2 * b + 8) * n + b * min(n, _BANK_ROWS) * (2 * d + 6 * k)
+
+
+def _export(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.run.layerwise: a buffer shared out among rows, entries and a table; measured, the first two fill half."""
+    b, n = _width(spec), shape.nodes
+    widest = max(_widths(spec, shape)[1:])
+    table = b * n * widest
+    fits = table <= _EXPORT / 4  # then it is read once, else rows are gathered for each entry
+    rows = min(_EXPORT * 3 / 8, 6 * b * n * widest)
+    entries = min(_EXPORT * 3 / 8, (96 + (0 if fits else b * widest)) * (shape.edges + n))
+    return (rows + entries) / 2 + min(_EXPORT / 4, table) + 30 * n + 8 * MB
+
+
+def _evaluation(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.evaluate: one judgement after the other, each on a sample; then figures."""
+    asked, n, d = spec.evaluation, shape.nodes, spec.encoder.dim
+    pieces = 40.0 * MB + 32 * d * d + 24 * 2_048 * d  # a piece of the table in float64; moments; uniformity's sample
+    needs = [pieces]
+    if shape.classes:
+        judged = 2 * min(0.1 * n, asked.max_probe_nodes)  # training and validation nodes
+        needs.append(4 * judged * (d + 10 * shape.classes) + 24 * MB)
+        clustered = min(n, asked.max_cluster_nodes)
+        copies = 3 if clustered <= _FULL_KMEANS else 1.5
+        needs.append(4 * clustered * (d * copies + 10 * shape.classes) + 16 * MB)
+        needs.append(4 * min(n, asked.max_pairs_nodes) * d + 24 * MB)
+    if asked.figures:
+        before = 0.0
+        if n <= _COMPARED_UP_TO:  # the untrained encoder, exported too
+            before = 4 * n * d + _export(spec, shape)
+        needs.append(before + 4 * min(n, _DRAWN_PAIRS) * d + 40 * MB)
+    return max(needs) + 64 * n  # labels, splits and orders of all nodes
+
+
+def _width(spec: TrainSpec) -> int:
+    """Bytes of a number."""
+    return 8 if spec.run.dtype == "float64" else 4
+
+
+def _widths(spec: TrainSpec, shape: GraphShape) -> list[int]:
+    return [shape.features, *[spec.encoder.hidden] * (spec.encoder.layers - 1), spec.encoder.dim]

@@ -3,6 +3,9 @@
 Labels enter here and nowhere before. What needs them is None, with a reason, where there are too few; what does not
 need them (`geometry`) is always there. The result is plain JSON and carries its own protocol, so that no figure
 travels without it.
+
+Embeddings may be a memory map larger than memory (trainer/quality/rows.py): what is linear in the nodes is read by
+pieces, the rest uses seeded samples whose sizes the protocol states.
 """
 
 from __future__ import annotations
@@ -18,15 +21,20 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from trainer.config import EvaluationSpec, explain
+from trainer.data.mapped import release
 from trainer.datasets import load
 from trainer.errors import InvalidInput, NonFinite
-from trainer.quality.clustering import FULL_UP_TO, INITIALISATIONS, cluster
+from trainer.quality.clustering import OneClass, cluster
 from trainer.quality.geometry import geometry
-from trainer.quality.pairs import BIN_WIDTH, pair_statistics
-from trainer.quality.probe import CHECK_EVERY, PATIENCE, WEIGHT_DECAYS, linear_probe
+from trainer.quality.pairs import pair_statistics
+from trainer.quality.probe import linear_probe
+from trainer.quality.protocol import describe_protocol
+from trainer.quality.rows import Rows
 from trainer.quality.splits import NoSplit, Split, choose_split
 from trainer.run.directory import read_spec
 from trainer.run.export import read_embeddings
+
+_IDS = 100_000  # ids compared at once
 
 
 def evaluate(
@@ -37,7 +45,7 @@ def evaluate(
     spec: EvaluationSpec,
     seed: int,
 ) -> dict[str, Any]:
-    """All figures on the embeddings of one run.  z: [N, d]; y: [N], -1 for unlabelled nodes.
+    """All figures on the embeddings of one run.  z: [N, d], may be a memory map; y: [N], -1 for unlabelled nodes.
 
     `seed` is the run's: it draws the split (unless the spec has its own), the probe's start and the samples.
 
@@ -46,9 +54,9 @@ def evaluate(
         InvalidInput: y does not have one entry per row of z.
     """
     started = time.perf_counter()
-    vectors = _checked(z)
+    table = _checked(z)
     split_seed = seed if spec.split_seed is None else spec.split_seed
-    labels, reason = _labels(y, len(vectors))
+    labels, reason = _labels(y, len(table))
     split: Split | None = None
     probe = clustering = pairs = None
     if labels is not None:
@@ -58,17 +66,22 @@ def evaluate(
             reason = f"no probe: {error}"
         if split is not None:
             probe = linear_probe(
-                vectors, labels, split,
-                epochs=spec.probe_epochs, lr=spec.probe_lr, l2_normalise=spec.l2_normalise, seed=seed,
+                table, labels, split, epochs=spec.probe_epochs, lr=spec.probe_lr,
+                l2_normalise=spec.l2_normalise, seed=seed, max_nodes=spec.max_probe_nodes,
             ).as_dict()  # fmt: skip
-        clustering = cluster(vectors, labels, seeds=spec.cluster_seeds)
-        pairs = pair_statistics(vectors, labels, max_nodes=spec.max_pairs_nodes, seed=seed)
+        try:
+            clustering = cluster(table, labels, seeds=spec.cluster_seeds, max_nodes=spec.max_cluster_nodes, seed=seed)
+        except OneClass as error:  # of a sample: the labels have two
+            reason = "; ".join(filter(None, [reason, f"no clustering: {error}, raise evaluation.max_cluster_nodes"]))
+        pairs = pair_statistics(table, labels, max_nodes=spec.max_pairs_nodes, seed=seed)
     return {
-        "protocol": _protocol(spec, split, split_seed, seed),
+        "protocol": describe_protocol(
+            spec, seed, split_seed, split, nodes=len(table), probe=probe, clustering=clustering, pairs=pairs
+        ),
         "probe": probe,
         "clustering": clustering,
         "pairs": pairs,
-        "geometry": geometry(vectors, seed=seed),
+        "geometry": geometry(table, seed=seed),
         "unlabelled_reason": reason,
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -89,30 +102,43 @@ def evaluate_run(run_dir: str | Path, *, protocol: str | None = None) -> dict[st
         raise InvalidInput(explain(error)) from error
     vectors, ids = read_embeddings(run / "embeddings")
     graph = load(spec.data)
-    if not np.array_equal(ids, graph.ids):
+    if not _same(ids, graph.ids):
         raise InvalidInput(f"{run}: the data set {spec.data.name} no longer has the nodes this run was trained on.")
-    return evaluate(np.array(vectors), y=graph.y, public_split=graph.split, spec=judged, seed=spec.run.seed)
+    return evaluate(vectors, y=graph.y, public_split=graph.split, spec=judged, seed=spec.run.seed)
 
 
-def _checked(z: np.ndarray | Tensor) -> Tensor:
-    """z as float32 on the CPU."""
-    vectors = torch.as_tensor(z).detach().to("cpu", torch.float32)
-    if vectors.ndim != 2 or not vectors.numel():
-        raise InvalidInput(f"embeddings must be a table of nodes × dimensions, not of shape {tuple(vectors.shape)}")
-    bad = int((~torch.isfinite(vectors)).any(1).sum())
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal ids in equal order, compared by pieces: they may be text, and memory-mapped."""
+    if len(a) != len(b):
+        return False
+    for start in range(0, len(a), _IDS):
+        part = slice(start, start + _IDS)
+        if not np.array_equal(a[part], b[part]):
+            return False
+        release(a)
+        release(b)
+    return True
+
+
+def _checked(z: np.ndarray | Tensor) -> Rows:
+    """z as finite float32 rows, which is how embeddings are exported."""
+    if z.ndim != 2 or 0 in z.shape:
+        raise InvalidInput(f"embeddings must be a table of nodes × dimensions, not of shape {tuple(z.shape)}")
+    table = Rows.of(z, torch.float32)
+    bad = sum(int((~torch.isfinite(rows)).any(1).sum()) for rows in table.pieces())
     if bad:
         raise NonFinite(
-            f"{bad} of {len(vectors)} embeddings hold NaN or infinite values. "
+            f"{bad} of {len(table)} embeddings hold NaN or infinite values. "
             "Lower optimiser.lr or raise objective.temperature, and check the features."
         )
-    return vectors
+    return table
 
 
 def _labels(y: np.ndarray | Tensor | None, nodes: int) -> tuple[Tensor | None, str | None]:
     """Labels that can be used, or the reason why there are none."""
     if y is None:
         return None, "the graph has no labels"
-    labels = torch.as_tensor(y).to("cpu", torch.long)
+    labels = y.to("cpu", torch.long) if isinstance(y, Tensor) else torch.from_numpy(np.array(y, dtype=np.int64))
     if labels.shape != (nodes,):
         raise InvalidInput(
             f"{nodes} embeddings need as many labels (-1 where there is none), not {tuple(labels.shape)}"
@@ -121,36 +147,3 @@ def _labels(y: np.ndarray | Tensor | None, nodes: int) -> tuple[Tensor | None, s
     if len(classes) < 2:
         return None, f"figures that use labels need two classes, the labelled nodes have {len(classes)}"
     return labels, None
-
-
-def _protocol(spec: EvaluationSpec, split: Split | None, split_seed: int, seed: int) -> dict[str, Any]:
-    """Everything someone needs to compute the same figures again."""
-    return {
-        "name": spec.protocol,
-        "split": None if split is None else split.name,
-        "split_sizes": None if split is None else split.sizes(),
-        "split_seed": None if split is None or split.name == "public" else split_seed,
-        "seed": seed,
-        "probe": {
-            "head": "multinomial logistic regression",
-            "optimiser": "Adam",
-            "lr": spec.probe_lr,
-            "epochs": spec.probe_epochs,
-            "weight_decays": list(WEIGHT_DECAYS),
-            "check_every": CHECK_EVERY,
-            "patience": PATIENCE,
-            "l2_normalise": spec.l2_normalise,
-            "selection": "weight decay and epoch of the best validation accuracy, earliest of equals; test read once",
-        },
-        "clustering": {
-            "algorithm": f"k-means on unit rows (mini-batch k-means above {FULL_UP_TO} nodes), k = number of classes",
-            "n_init": INITIALISATIONS,
-            "seeds": spec.cluster_seeds,
-        },
-        "pairs": {
-            "distance": "1 - cos",
-            "ratio": "100 · median over same-class pairs / median over different-class pairs, pooled over all pairs",
-            "bin_width": BIN_WIDTH,
-            "max_nodes": spec.max_pairs_nodes,
-        },
-    }

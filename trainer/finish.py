@@ -12,11 +12,13 @@ import numpy as np
 
 from trainer import version
 from trainer.config import TrainSpec
+from trainer.errors import Cancelled
 from trainer.evaluate import evaluate
 from trainer.graph import Graph
 from trainer.memory import peak_rss
 from trainer.methods.interface import Method
 from trainer.nn.encoder import Encoder
+from trainer.parallel.stop import Stop
 from trainer.plan import Plan
 from trainer.quality.figures import draw_all
 from trainer.run.atomic import write_json
@@ -35,32 +37,47 @@ def finish(
     method: Method,
     graph: Graph,
     emit: Callable[..., bool],
+    stop: Callable[[], Stop | None],
     *,
     early: bool,
     started: float,
 ) -> None:
-    """Turn a trained method into embeddings, figures and metrics; emit tells of each phase."""
+    """Turn a trained method into embeddings, figures and metrics; emit tells of each phase, stop may end it.
+
+    Raises:
+        Cancelled: stopped on request; a resumed run goes on where the export was.
+    """
     spec, history = plan.spec, run.history()
     epoch = history[-1]["epoch"]
     provenance = {"dataset": spec.data.name, "spec_hash": plan.name, "epoch": epoch, "version": version()}
-    emit("phase", name="export", epoch=epoch)
     told = time.monotonic()
+
+    def may_stop(where: str) -> None:
+        if stop() == "cancel":
+            emit("cancelled", epoch=epoch)
+            raise Cancelled(f"stopped on request {where}; `--resume` goes on from there")
+
+    def phase(name: str) -> None:
+        may_stop(f"before phase {name}")
+        emit("phase", name=name, epoch=epoch)
 
     def progress(done: int, total: int) -> None:
         nonlocal told
+        may_stop(f"with {done} of {total} rows exported")
         if time.monotonic() - told >= SECONDS_BETWEEN_EVENTS:
             told = time.monotonic()
             emit("exported", epoch=epoch, done=done, total=total)
 
+    phase("export")
     fingerprint = graph.fingerprint()
     vectors_file = export_embeddings(
         run.path / "embeddings", method.encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
     )
     vectors = np.load(vectors_file, mmap_mode="r")
-    emit("phase", name="evaluate", epoch=epoch)
+    phase("evaluate")
     quality = evaluate(vectors, y=graph.y, public_split=graph.split, spec=spec.evaluation, seed=spec.run.seed)
     if spec.evaluation.figures:
-        emit("phase", name="figures", epoch=epoch)
+        phase("figures")
         before = _untrained(spec, graph, fingerprint) if graph.num_nodes <= COMPARED_UP_TO else None
         draw_all(run.path / "figures", history=history, before=before, after=vectors, y=graph.y, classes=graph.classes)
     metrics: dict[str, Any] = {

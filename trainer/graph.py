@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from torch import Tensor
 
 from trainer.data.edges import compress
 from trainer.data.features import as_features
+from trainer.data.mapped import Maps, pieces
 from trainer.errors import InvalidInput
 
 SPLITS = ("train", "val", "test")
+_TEXT_ID_BYTES = 200  # about what an id costs as a Python string beside its place in the array
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,9 @@ class Graph:
     classes: tuple[str, ...] = ()  # y indexes it
     split: Mapping[str, Tensor] | None = None  # public split: train, val and test indices
     notes: tuple[str, ...] = ()  # what was normalised on the way in, for people
+    _maps: Maps = field(default=Maps(), repr=False)  # the files behind the arrays, if they are memory-mapped
+    # Set by the store. Not an argument, so that dataclasses.replace(graph, x=...) does not inherit it.
+    _stored_fingerprint: str | None = field(default=None, init=False, repr=False)
 
     @property
     def num_nodes(self) -> int:
@@ -132,16 +137,35 @@ class Graph:
 
         return store.load(Path(directory), mmap=mmap)
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether arrays are read from files as they are touched."""
+        return bool(self._maps.arrays)
+
+    def release(self) -> None:
+        """Give back the memory that reading memory-mapped arrays took; they are read again when asked for.
+
+        Nothing is lost. Does nothing for a graph that is in memory.
+        """
+        self._maps.release()
+
     def fingerprint(self) -> str:
-        """SHA-256 over structure, features and ids: what embeddings depend on, so neither labels nor name."""
+        """SHA-256 over structure, features and ids: what embeddings depend on, so neither labels nor name.
+
+        Read from the manifest where the graph comes from disk; else arrays are walked in pieces, however large.
+        """
+        if self._stored_fingerprint is not None:
+            return self._stored_fingerprint
         digest = hashlib.sha256()
         for part, array in self._trained_on():
             digest.update(f"{part} {array.dtype.str if array.dtype.kind != 'U' else 'text'} {array.shape};".encode())
-            if array.dtype.kind == "U":  # not the raw bytes: their width depends on the longest id
-                for start in range(0, len(array), 100_000):
-                    digest.update("".join(f"{len(i)}:{i}" for i in array[start : start + 100_000].tolist()).encode())
-            else:
-                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            text = array.dtype.kind == "U"
+            for piece in pieces(array, row_bytes=_TEXT_ID_BYTES + array.itemsize if text else None):
+                if text:  # not the raw bytes: their width depends on the longest id
+                    digest.update("".join(f"{len(i)}:{i}" for i in piece.tolist()).encode())
+                else:
+                    digest.update(piece.reshape(-1).view(np.uint8).data)
+                self.release()
         return digest.hexdigest()
 
     def _trained_on(self) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -198,7 +198,7 @@ def _train(
         if stops and not finished:
             cancel()
     if leads:
-        finish(run, plan, method, graph, emit, early=early, started=started)
+        finish(run, plan, method, graph, emit, stop, early=early, started=started)
 
 
 def _result(run: RunDirectory) -> Result:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.nn.tiled import contrast
+from trainer.nn.contrast import contrast
 
 
 def nml_loss(u: Tensor, v: Tensor, h: Tensor, g: Tensor, *, tau: float, reg: float, tile: int | None = None) -> Tensor:

@@ -1,28 +1,47 @@
 """What a spec leaves open, decided before the run from the graph's size and the memory there is.
 
-    contrast    every node against every node while that is feasible in time (`EXACT_UP_TO` nodes), else by batches
+    contrast    every node against every node while that is feasible in time (`EXACT_UP_TO` nodes) and fits, else by
+                batches
     batch       the whole graph at once if it fits, else the largest batch that does
     tile, keep  1024 and 1 GB, less where there is no room
 
-The choice goes to plan.json in the run directory and holds for the rest of the run, also on another machine. If memory
-runs out all the same, the next smaller plan goes on: half the tile, then half the batch.
+What the spec does say is never changed. The choice goes to plan.json in the run directory and holds for the rest of the
+run, also on another machine. If memory runs out all the same, the next smaller plan goes on: half the tile while that
+can help, then half the batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.config import SamplingSpec, TrainSpec, spec_hash
 from trainer.errors import OutOfMemory
 from trainer.estimate import Estimate, GraphShape, estimate
-from trainer.nn.tiled import DEFAULT_TILE
 
 EXACT_UP_TO = 50_000  # nodes; the cost of exact contrast grows with N², and at 50,000 an epoch takes minutes on a CPU
+DEFAULT_TILE = 1_024  # as in trainer.nn.tiled
 DEFAULT_KEEP_MB = 1_024
 DEFAULT_FAN_OUT = 10
 BATCHES = (4_096, 2_048, 1_024, 512, 256, 128)  # tried in this order
 SMALLEST_TILE, SMALLEST_BATCH = 64, 32
+TILES_MATTER = 0.05  # of what a run needs beside its libraries: with less, a smaller tile would free nothing
+
+_ADVICE = {
+    "graph": "Import it with `nml datasets import`: an imported graph stays on disk.",
+    "features": "Import the graph with `nml datasets import`: imported features stay on disk.",
+    "loading": "Import your own graph with `nml datasets import`, which reads it by pieces; a public one is read anew "
+    "only once, and less is needed then.",
+    "optimiser": "Lower encoder.hidden, encoder.dim or metric.hidden.",
+    "bank": "Set sampling.negatives=batch, or lower encoder.dim.",
+    "views": "Lower sampling.batch_size or sampling.num_neighbors.",
+    "tiles": "Lower sampling.keep_mb or sampling.tile.",
+    "encoding": "Lower encoder.hidden, sampling.batch_size or sampling.num_neighbors.",
+    "contrast": "Lower encoder.dim or metric.hidden, or set sampling.negatives=batch.",
+    "evaluation": "Lower evaluation.max_cluster_nodes, evaluation.max_pairs_nodes and evaluation.max_probe_nodes.",
+    "export": "Lower encoder.hidden and encoder.dim.",
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,7 @@ class Plan:
     memory: Estimate
     limit: int  # bytes planned with
     reason: str
+    asked: SamplingSpec  # before anything was filled in
     previous: tuple[str, ...] = ()  # hashes of the larger plans that ran out of memory
 
     @property
@@ -45,65 +65,95 @@ class Plan:
         return {
             "sampling": self.spec.sampling.model_dump(mode="json"), "spec_hash": self.name, "reason": self.reason,
             "memory": self.memory.document(), "limit": self.limit, "previous": list(self.previous),
+            "asked": self.asked.model_dump(mode="json"),
         }  # fmt: skip
 
 
 def make_plan(spec: TrainSpec, shape: GraphShape, limit: int) -> Plan:
-    """Fill in what is open.
+    """Fill in what is open, so that all processes together stay below `limit` bytes.
+
+    Workers are taken to be on one machine; where they are not, give as limit what they have together.
 
     Raises:
-        OutOfMemory: not even the smallest choice fits the limit.
+        OutOfMemory: not even the smallest choice fits; says which part is the largest, and what would make it smaller.
     """
-    scope, why = _scope(spec, shape)
-    tried: list[tuple[TrainSpec, Estimate]] = []
-    for batch in _batches(spec, shape, scope):
-        for tile, keep in _tiles(spec.sampling):
-            candidate = _filled(spec, scope, batch, tile, keep)
-            memory = estimate(candidate, shape)
-            tried.append((candidate, memory))
-            if memory.total <= limit:
-                return Plan(candidate, memory, limit, why)
-    _, memory = min(tried, key=lambda item: item[1].total)
-    raise OutOfMemory(
-        f"the run needs about {memory.total / 1e9:.1f} GB even in its smallest form, most of it for "
-        f"{memory.largest}, and may use {limit / 1e9:.1f} GB. {_advice(memory.largest)}"
-    )
+    smallest: Estimate | None = None
+    for candidate, why in _candidates(spec, shape):
+        memory = estimate(candidate, shape)
+        if memory.total * spec.run.workers <= limit:
+            return Plan(candidate, memory, limit, why, spec.sampling)
+        if smallest is None or memory.total < smallest.total:
+            smallest = memory
+    assert smallest is not None
+    raise OutOfMemory(_refusal(smallest, spec.run.workers, limit))
 
 
 def restore_plan(spec: TrainSpec, document: dict[str, Any], shape: GraphShape) -> Plan:
-    """The plan of an earlier start of the run, from plan.json; memory-only choices may be made anew by the spec."""
+    """The plan of an earlier start of the run, from plan.json, whatever memory there is now.
+
+    Tile and kept memory change no result: where the spec says other ones than it did then, the new ones hold.
+    """
+    asked = SamplingSpec.model_validate(document["asked"])
     planned = SamplingSpec.model_validate(document["sampling"])
-    memory_only = {name: value for name in ("tile", "keep_mb") if (value := getattr(spec.sampling, name)) is not None}
-    spec = spec.model_copy(update={"sampling": planned.model_copy(update=memory_only)})
-    return Plan(spec, estimate(spec, shape), document["limit"], document["reason"], tuple(document["previous"]))
+    changed = {
+        name: value
+        for name in ("tile", "keep_mb", "loader_workers")
+        if (value := getattr(spec.sampling, name)) is not None and value != getattr(asked, name)
+    }
+    filled = spec.model_copy(update={"sampling": planned.model_copy(update=changed)})
+    reason, previous = document["reason"], tuple(document["previous"])
+    return Plan(filled, estimate(filled, shape), document["limit"], reason, spec.sampling, previous)
 
 
 def smaller(plan: Plan, shape: GraphShape) -> Plan | None:
     """The next plan to try after memory ran out, or None when there is nothing left to halve."""
     sampling = plan.spec.sampling
     assert sampling.tile is not None
-    if sampling.tile > SMALLEST_TILE or sampling.keep_mb:
-        changes: dict[str, Any] = {"tile": max(SMALLEST_TILE, sampling.tile // 2), "keep_mb": 0}
-    elif sampling.batch_size is not None and sampling.batch_size > SMALLEST_BATCH:
-        changes = {"batch_size": sampling.batch_size // 2}
+    beside_libraries = plan.memory.total - plan.memory.parts["runtime"]
+    matters = plan.memory.parts["tiles"] >= TILES_MATTER * beside_libraries
+    changes: dict[str, Any]
+    if sampling.keep_mb or (sampling.tile > SMALLEST_TILE and matters):
+        changes = {"tile": max(min(SMALLEST_TILE, sampling.tile), sampling.tile // 2), "keep_mb": 0}
+    elif sampling.batch_size is None:
+        sizes = [size for size in BATCHES if size <= shape.nodes // 2]
+        if not sizes:
+            return None
+        changes = {"batch_size": sizes[0], "num_neighbors": (-1,) * plan.spec.encoder.layers}
+    elif sampling.batch_size > SMALLEST_BATCH:
+        changes = {"batch_size": max(SMALLEST_BATCH, sampling.batch_size // 2)}
     else:
         return None
     spec = plan.spec.model_copy(update={"sampling": sampling.model_copy(update=changes)})
-    what = ", ".join(f"{name} {value}" for name, value in changes.items())
-    reason = f"{plan.reason}; after memory ran out: {what}"
+    before = sampling.model_dump()
+    what = ", ".join(f"{name} {value}" for name, value in changes.items() if value != before[name])
+    reason = f"{plan.reason}; memory ran out, so {what}"
     previous = plan.previous if spec_hash(spec) == plan.name else (*plan.previous, plan.name)
     return replace(plan, spec=spec, memory=estimate(spec, shape), reason=reason, previous=previous)
 
 
-def _scope(spec: TrainSpec, shape: GraphShape) -> tuple[str, str]:
-    asked = spec.sampling.negatives
-    if asked is not None:
-        return asked, f"scope {asked} as asked"
-    if spec.sampling.batch_size is not None:
-        return "batch", "scope batch, because a batch size was given"
-    if shape.nodes <= EXACT_UP_TO:
-        return "graph", f"exact contrast: at most {EXACT_UP_TO} nodes"
-    return "batch", f"scope batch: more than {EXACT_UP_TO} nodes, where exact contrast takes too long"
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def _candidates(spec: TrainSpec, shape: GraphShape) -> Iterator[tuple[TrainSpec, str]]:
+    """Ways to fill in the spec, best first, each with its reason."""
+    for scope, why in _scopes(spec.sampling, shape):
+        for batch in _batches(spec, shape, scope):
+            part = "the whole graph at once" if batch is None else f"batches of {batch}"
+            for tile, keep in _tiles(spec.sampling):
+                yield _filled(spec, scope, batch, tile, keep), f"{why}; {part}"
+
+
+def _scopes(sampling: SamplingSpec, shape: GraphShape) -> list[tuple[str, str]]:
+    if sampling.negatives is not None:
+        return [(sampling.negatives, f"scope {sampling.negatives} as asked")]
+    if sampling.batch_size is not None:
+        return [("batch", "scope batch, because a batch size was given")]
+    if shape.nodes > EXACT_UP_TO:
+        return [("batch", f"scope batch: more than {EXACT_UP_TO} nodes, where exact contrast takes too long")]
+    exact = ("graph", f"exact contrast: at most {EXACT_UP_TO} nodes")
+    return [exact, ("batch", "scope batch: there is no memory for exact contrast")]
 
 
 def _batches(spec: TrainSpec, shape: GraphShape, scope: str) -> list[int | None]:
@@ -133,11 +183,13 @@ def _filled(spec: TrainSpec, scope: str, batch: int | None, tile: int, keep: int
     return spec.model_copy(update={"sampling": spec.sampling.model_copy(update=changes)})
 
 
-def _advice(part: str) -> str:
-    return {
-        "graph": "Import it with `nml datasets import`: an imported graph stays on disk.",
-        "features": "Import the graph with `nml datasets import`: imported features stay on disk.",
-        "optimiser": "Lower encoder.hidden or encoder.dim.",
-        "bank": "Set sampling.negatives=batch, or lower encoder.dim.",
-        "evaluation": "Lower evaluation.max_probe_nodes and evaluation.max_cluster_nodes.",
-    }.get(part, "Lower encoder.hidden or sampling.num_neighbors, or give it more with --memory-limit.")
+def _refusal(memory: Estimate, workers: int, limit: int) -> str:
+    part, runtime = memory.largest, memory.parts["runtime"]
+    who = "the run needs" if workers == 1 else f"each of {workers} workers needs"
+    advice = _ADVICE[part] if runtime * workers < limit else "The libraries alone take more."
+    return (
+        f"{who} about {size(memory.total)} even in its smallest form: {size(runtime)} for Python and its libraries, "
+        f"and of the rest most for {part} ({size(memory.parts[part])}). "
+        f"{'It' if workers == 1 else 'Together they'} may use {size(limit)}. {advice} "
+        "Or give it more with --memory-limit."
+    )

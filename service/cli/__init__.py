@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from service.cli import demo, inspect, train
+from service.cli import datasets, demo, estimate, inspect, train
 from trainer.errors import TrainerError
 from trainer.threads import wait_politely
 
@@ -19,8 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("estimate")(estimate.estimate)
 app.command("evaluate")(inspect.evaluate)
-app.command("datasets")(inspect.datasets)
+app.add_typer(datasets.app, name="datasets")
 app.command("presets")(inspect.presets)
 app.command("demo")(demo.demo)
 

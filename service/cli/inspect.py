@@ -1,4 +1,4 @@
-"""`nml evaluate`, `nml datasets`, `nml presets`: look at what there is."""
+"""`nml evaluate`, `nml presets`: look at what there is."""
 
 from __future__ import annotations
 
@@ -26,24 +26,6 @@ def evaluate(
         typer.echo(json.dumps(quality, indent=2))
     else:
         print_quality(quality, result_console())
-
-
-def datasets(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """List the graphs that can be named."""
-    from dataclasses import asdict
-
-    from trainer.datasets import catalog
-
-    entries = [asdict(entry) for entry in catalog()]
-    if as_json:
-        typer.echo(json.dumps(entries, indent=2))
-        return
-    table = Table(*entries[0], box=None)
-    for entry in entries:
-        table.add_row(
-            *("–" if value is None else f"{value:,}" if type(value) is int else str(value) for value in entry.values())
-        )
-    result_console().print(table)
 
 
 def presets(

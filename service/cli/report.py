@@ -52,7 +52,7 @@ def print_quality(quality: Mapping[str, Any], console: Console) -> None:
         for name in ("fmi", "ari", "nmi"):
             mean, std = clustering[name]["mean"], clustering[name]["std"]
             table.add_row(f"k-means {name.upper()}", f"{100 * mean:.2f} ± {100 * std:.2f} %")
-    if pairs:
+    if pairs and pairs["distance_ratio"] is not None:
         table.add_row("false/true negative distance", f"{pairs['distance_ratio']:.2f} %")
     for name, value in quality["geometry"].items():
         table.add_row(name.replace("_", " "), f"{value:.4g}")
@@ -60,6 +60,9 @@ def print_quality(quality: Mapping[str, Any], console: Console) -> None:
     if quality.get("unlabelled_reason"):
         console.print(f"No label-based figures: {quality['unlabelled_reason']}")
     console.print(_protocol_line(quality["protocol"]), markup=False)
+    sampled = _sample_line(quality["protocol"])
+    if sampled:
+        console.print(sampled, markup=False)
 
 
 def _protocol_line(protocol: Mapping[str, Any]) -> str:
@@ -71,3 +74,16 @@ def _protocol_line(protocol: Mapping[str, Any]) -> str:
     return (
         f"Protocol {protocol['name']}, {split} split ({sizes} nodes), seed {protocol['seed']}; details in metrics.json."
     )
+
+
+def _sample_line(protocol: Mapping[str, Any]) -> str | None:
+    """What was judged on samples, and of how many nodes; None if everything was judged in full."""
+    parts = []
+    for name, key in (("probe", "probe"), ("k-means", "clustering"), ("distances", "pairs")):
+        about = protocol[key]
+        if about.get("sampled"):
+            kinds = about.get("nodes", {"labelled": about})
+            sizes = [(kind, of["used"], of["available"]) for kind, of in kinds.items()]
+            shown = [f"{used:,} of {available:,} {kind}" for kind, used, available in sizes if used < available]
+            parts.append(f"{name} {' and '.join(shown)} nodes")
+    return f"Seeded samples: {'; '.join(parts)}." if parts else None

@@ -34,6 +34,9 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. objective.temperature=0.4"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or start it")] = False,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="memory to plan with, e.g. 4GB; default: most of the machine's or container's")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object per event on standard output")] = False,
     show: Annotated[bool, typer.Option("--show-spec", help="print the spec as JSON and train nothing")] = False,
 ) -> None:
@@ -42,15 +45,18 @@ def train(
     nml train --dataset cora --preset nml-official --out runs/cora
     nml train --set data.name=files --set data.files.nodes=n.csv --set data.files.edges=e.csv
     """
+    from trainer.memory import parse_size
+
     extra = list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []
     extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
     spec = assemble(spec_file, dataset, preset, extra)
+    limit = None if memory_limit is None else parse_size(memory_limit)
     if show:
         typer.echo(spec.model_dump_json(indent=2))
         return
     directory = out or Path("runs") / f"{spec.data.name}-{spec_hash(spec)[:10]}"
-    run_training(spec, directory, resume=resume, as_json=as_json)
+    run_training(spec, directory, resume=resume, as_json=as_json, memory_limit=limit)
 
 
 def assemble(spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str]) -> TrainSpec:
@@ -69,7 +75,9 @@ def assemble(spec_file: Path | None, dataset: str | None, preset: str | None, ov
     return parse_spec(apply_overrides(document, overrides))
 
 
-def run_training(spec: TrainSpec, directory: Path, *, resume: bool, as_json: bool) -> None:
+def run_training(
+    spec: TrainSpec, directory: Path, *, resume: bool, as_json: bool, memory_limit: int | None = None
+) -> None:
     """Train with progress on the terminal, lines in a pipe, or JSON for machines."""
     started = time.perf_counter()
     progress: Callback = JsonLines() if as_json else ProgressBar.if_terminal() or PlainLines()
@@ -80,7 +88,8 @@ def run_training(spec: TrainSpec, directory: Path, *, resume: bool, as_json: boo
     from trainer.tracking import Tracker
 
     tracker = Tracker() if spec.run.track else None
-    result = fit(spec, directory, resume=resume, callbacks=[progress, *([tracker] if tracker else [])])
+    watching = [progress, *([tracker] if tracker else [])]
+    result = fit(spec, directory, resume=resume, callbacks=watching, memory_limit=memory_limit)
     if not as_json:
         print_result(result.metrics, directory, tracker.summary() if tracker else None, time.perf_counter() - started)
 

@@ -1,8 +1,8 @@
 """`make bench-scale`: sampled training and export as the graph grows, and exact contrast on a large real graph.
 
-    python tests/benchmarks/scale.py growth    batch scope: one epoch, export and evaluation at 62,500 to 1,000,000 nodes
-    python tests/benchmarks/scale.py exact     exact scope: one epoch with T_M = 2 on Physics (needs NML_DATA)
-    python tests/benchmarks/scale.py disk      out of core: Parquet tables of 5,000,000 nodes imported, trained on, exported
+    python tests/benchmarks/scale.py growth    batch scope: an epoch, export and evaluation at 62,500 to 1,000,000 nodes
+    python tests/benchmarks/scale.py exact     exact scope: an epoch with T_M = 2 on Physics (needs NML_DATA)
+    python tests/benchmarks/scale.py disk      out of core: Parquet tables of 5,000,000 nodes: import, train, export
 
 Each measurement runs in a process of its own; memory is its peak resident set (ru_maxrss, which counts pages of mapped
 files too) and, where said so, what it adds to the process with the graph loaded.
@@ -32,7 +32,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000_000, help="for disk")
     parser.add_argument("--exported", type=int, default=200_000, help="rows exported, for disk")
     parser.add_argument("--batches", type=int, default=200, help="training steps, for disk")
-    parser.add_argument("--folder", type=Path, help="for disk: keep tables and graph here instead of a temporary folder")
+    parser.add_argument(
+        "--folder", type=Path, help="for disk: keep tables and graph here instead of a temporary folder"
+    )
     parser.add_argument("--batch-size", type=int, help="for exact: encode by batches instead of whole")
     parser.add_argument("--job", help="internal: one measurement, as JSON")
     options = parser.parse_args()
@@ -126,11 +128,11 @@ def disk(options: argparse.Namespace) -> None:
               "Parquet:", flush=True)  # fmt: skip
         found = measured(do="import_tables", folder=str(folder))
         print(f"  import: {found['seconds']:.0f} s, peak RSS {found['peak'] / 1e9:.2f} GB", flush=True)
-        found = measured(
-            do="train_and_export", folder=str(folder), batches=options.batches, exported=options.exported
+        found = measured(do="train_and_export", folder=str(folder), batches=options.batches, exported=options.exported)
+        print(
+            f"  {options.batches} batches of 2,048: {found['train_seconds']:.0f} s; {options.exported:,} exported rows: "
+            f"{found['export_seconds']:.0f} s; peak RSS {found['peak'] / 1e9:.2f} GB"
         )
-        print(f"  {options.batches} batches of 2,048: {found['train_seconds']:.0f} s; {options.exported:,} exported rows: "
-              f"{found['export_seconds']:.0f} s; peak RSS {found['peak'] / 1e9:.2f} GB")  # fmt: skip
 
 
 def write_tables(folder: str, nodes: int) -> dict[str, Any]:
@@ -158,12 +160,12 @@ def write_tables(folder: str, nodes: int) -> dict[str, Any]:
 
 def import_tables(folder: str) -> dict[str, Any]:
     from trainer.config import DataSpec, FilesSpec
-    from trainer.data.importing import import_graph
+    from trainer.data.importing.graph import import_graph
     from trainer.memory import peak_rss
 
     files = FilesSpec(nodes=f"{folder}/nodes.parquet", edges=f"{folder}/edges.parquet")
     started = time.perf_counter()
-    import_graph("large", DataSpec(name="files", files=files), home=Path(folder) / "home", replace=True)
+    import_graph(DataSpec(name="files", files=files), "large", home=Path(folder) / "home", replace=True)
     return {"seconds": time.perf_counter() - started, "peak": peak_rss()}
 
 
@@ -184,9 +186,8 @@ def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]
         take_step(method, views)
     trained = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder) as out:
-        export_embeddings(
-            Path(out), method.encoder, graph, graph_sha256=graph.fingerprint(), rows=range(min(exported, graph.num_nodes))
-        )  # fmt: skip
+        rows = range(min(exported, graph.num_nodes))
+        export_embeddings(Path(out), method.encoder, graph, graph_sha256=graph.fingerprint(), rows=rows)
     return {
         "train_seconds": trained - started, "export_seconds": time.perf_counter() - trained, "peak": peak_rss(),
     }  # fmt: skip

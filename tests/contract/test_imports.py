@@ -16,7 +16,7 @@ import pytest
 
 PACKAGES = ("trainer", "tuner", "service")
 FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothing of the service
-    "trainer": {"tuner", "service", "ray", "optuna", "fastapi", "starlette", "uvicorn"},
+    "trainer": {"tuner", "service", "optuna", "fastapi", "starlette", "uvicorn"},
     "tuner": {"service", "fastapi", "starlette", "uvicorn"},
 }
 PURE = (
@@ -60,6 +60,10 @@ def violations(source: str, file: Path) -> list[str]:
         where = f"{file.as_posix()}:{item.line}: imports {item.module}"
         if top in FORBIDDEN.get(package, ()):
             found.append(f"{where}, but {package} must not know {top}")
+        elif package == "trainer" and top == "ray":
+            starts_workers = item.inside_function and file.parts[1] == "parallel"
+            if not starts_workers or item.module.split(".")[1:2] == ["tune"]:
+                found.append(f"{where}; trainer may use ray in functions of trainer/parallel, and never ray.tune")
         elif package == "service" and top in ("trainer", "tuner"):
             pure = any(item.module == name or item.module.startswith(f"{name}.") for name in PURE)
             drives_trainer = item.inside_function and file.parts[1] == "cli"
@@ -87,6 +91,15 @@ def test_dependencies_point_one_way(repo_root):
         ("trainer/loop.py", "import service.cli", False),
         ("trainer/loop.py", "def f():\n    from tuner import config", False),
         ("trainer/loop.py", "from ray import tune", False),
+        ("trainer/loop.py", "def f():\n    import ray", False),
+        ("trainer/parallel/a.py", "import ray", False),
+        ("trainer/parallel/a.py", "class A:\n    import ray", False),
+        ("trainer/parallel/a.py", "def f():\n    import ray", True),
+        ("trainer/parallel/a.py", "def f():\n    from ray.train.torch import TorchTrainer", True),
+        ("trainer/parallel/a.py", "def f():\n    from ray import tune", False),
+        ("trainer/parallel/a.py", "def f():\n    import ray.tune.search as s", False),
+        ("trainer/parallel/a.py", "def f():\n    from tuner import config", False),
+        ("trainer/parallel.py", "def f():\n    import ray", False),
         ("trainer/run/a.py", "from ..service import x", True),  # that is trainer.service, not service
         ("tuner/run.py", "from trainer.loop import fit", True),
         ("tuner/run.py", "import service", False),
@@ -116,6 +129,13 @@ def test_import_loads_nothing_heavy(module, repo_root):
     run = subprocess.run([sys.executable, "-c", code], cwd=repo_root, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert not HEAVY & set(run.stdout.split())
+
+
+def test_parallel_training_loads_no_ray_before_it_starts(repo_root):
+    modules = "trainer.parallel.ray_train, trainer.parallel.launcher, trainer.parallel.worker"
+    code = f"import sys, {modules}; print('ray' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=repo_root, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "False"), run.stderr
 
 
 def test_files_stay_small(repo_root):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from trainer.config import EvaluationSpec
+from trainer.config import DataSpec, EvaluationSpec, TrainSpec
+from trainer.datasets import load
 from trainer.errors import InvalidInput, NonFinite
-from trainer.evaluate import evaluate
+from trainer.evaluate import evaluate, evaluate_run
+from trainer.run.atomic import sha256
 
 QUICK = EvaluationSpec(probe_epochs=200, cluster_seeds=1)
 
@@ -97,3 +100,108 @@ def test_labels_of_another_length_are_refused(digits):
     z, y = digits
     with pytest.raises(InvalidInput, match="600 embeddings"):
         evaluate(z, y=y[:-1], public_split=None, spec=QUICK, seed=0)
+
+
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_a_read_only_memory_map_is_judged_like_the_array(tmp_path, digits):
+    z, y = digits
+    np.save(tmp_path / "z.npy", z)
+    np.save(tmp_path / "y.npy", y)
+    mapped, labels = (np.load(tmp_path / name, mmap_mode="r") for name in ("z.npy", "y.npy"))
+    found = evaluate(mapped, y=labels, public_split=None, spec=QUICK, seed=1)
+    assert without_time(found) == without_time(evaluate(z, y=y, public_split=None, spec=QUICK, seed=1))
+
+
+def test_limits_that_are_not_reached_change_no_figure_and_the_protocol_says_all_nodes(digits):
+    z, y = digits
+    tight = QUICK.model_copy(update={"max_probe_nodes": 100, "max_cluster_nodes": 600, "max_pairs_nodes": 600})
+    found = evaluate(z, y=y, public_split=None, spec=tight, seed=0)
+    free = evaluate(z, y=y, public_split=None, spec=QUICK, seed=0)
+    for name in ("probe", "clustering", "pairs", "geometry"):
+        assert found[name] == free[name]
+    protocol = found["protocol"]
+    for name in ("probe", "clustering", "pairs"):
+        assert protocol[name]["sampled"] is False
+        assert protocol[name]["sample_seed"] is None
+
+
+def test_the_protocol_states_every_sample_and_its_seed():
+    random = np.random.default_rng(0)
+    y = np.arange(5_000) % 4 - 1  # a quarter without a label
+    z = (np.eye(4)[y + 1] + 0.5 * random.normal(size=(5_000, 4))).astype(np.float32)
+    spec = QUICK.model_copy(update={"max_probe_nodes": 200, "max_cluster_nodes": 1_000, "max_pairs_nodes": 800})
+    result = evaluate(z, y=y, public_split=None, spec=spec, seed=9)
+    protocol = result["protocol"]
+    assert protocol["probe"]["nodes"] == {
+        "train": {"used": 200, "available": 375},
+        "val": {"used": 200, "available": 375},
+        "test": {"used": 3_000, "available": 3_000},
+    }
+    expected = {"clustering": (1_000, 3_750), "pairs": (800, 3_750)}
+    for name, (used, available) in expected.items():
+        assert (protocol[name]["used"], protocol[name]["available"]) == (used, available)
+        assert (result[name]["nodes"], result[name]["available"]) == (used, available)
+    uniformity = protocol["geometry"]["uniformity"]
+    assert (uniformity["used"], uniformity["available"]) == (2_048, 5_000)
+    for part in (protocol["probe"], protocol["clustering"], protocol["pairs"], uniformity):
+        assert part["sampled"] is True
+        assert part["sample_seed"] == 9
+        assert part["max_nodes"] >= part.get("used", 200)
+    again = evaluate(z, y=y, public_split=None, spec=spec, seed=9)
+    assert without_time(again) == without_time(result)
+
+
+def test_a_sample_of_one_class_costs_the_clustering_but_not_the_rest():
+    z = np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32)
+    y = np.zeros(20_000, dtype=np.int64)
+    y[0] = 1
+    spec = QUICK.model_copy(update={"max_cluster_nodes": 100, "max_pairs_nodes": 300, "probe_epochs": 4})
+    result = evaluate(z, y=y, public_split=None, spec=spec, seed=0)
+    assert result["clustering"] is None
+    assert "max_cluster_nodes" in result["unlabelled_reason"]
+    assert result["pairs"]["nodes"] == 300
+
+
+@pytest.mark.parametrize("z", [np.zeros(5), np.zeros((0, 3)), np.zeros((3, 0)), torch.zeros(2, 2, 2)])
+def test_what_is_no_table_is_refused(z):
+    with pytest.raises(InvalidInput, match="nodes × dimensions"):
+        evaluate(z, y=None, public_split=None, spec=QUICK, seed=0)
+
+
+@pytest.fixture
+def finished_run(tmp_path) -> Path:
+    """A run directory with exported embeddings, written by hand: the features of the digits stand for vectors."""
+    spec = TrainSpec(data=DataSpec(name="digits"), evaluation=QUICK)
+    graph = load(spec.data)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    embeddings = tmp_path / "embeddings"
+    embeddings.mkdir()
+    np.save(embeddings / "vectors.npy", graph.x.to_dense().numpy())
+    np.save(embeddings / "ids.npy", graph.ids)
+    vouch(embeddings)
+    return tmp_path
+
+
+def vouch(embeddings: Path) -> None:
+    files = {name: sha256(embeddings / name) for name in ("vectors.npy", "ids.npy")}
+    (embeddings / "manifest.json").write_text(json.dumps({"id_type": "int", "files": files}))
+
+
+def test_an_exported_run_is_judged_like_its_vectors(finished_run):
+    graph = load(DataSpec(name="digits"))
+    expected = evaluate(graph.x.to_dense(), y=graph.y, public_split=graph.split, spec=QUICK, seed=0)
+    assert without_time(evaluate_run(finished_run)) == without_time(expected)
+    assert evaluate_run(finished_run, protocol="pygcl_swap")["protocol"]["split"] == "random 10/80/10"
+
+
+@pytest.mark.parametrize("change", ["swap", "cut"])
+def test_embeddings_of_other_nodes_are_refused(finished_run, monkeypatch, change):
+    monkeypatch.setattr("trainer.evaluate._IDS", 100)  # several pieces
+    embeddings = finished_run / "embeddings"
+    ids = np.load(embeddings / "ids.npy")
+    if change == "swap":
+        ids[[-1, -2]] = ids[[-2, -1]]
+    np.save(embeddings / "ids.npy", ids if change == "swap" else ids[:-1])
+    vouch(embeddings)
+    with pytest.raises(InvalidInput, match="no longer has the nodes"):
+        evaluate_run(finished_run)

@@ -14,6 +14,7 @@ import pytest
 import trainer
 from trainer.callbacks import Callback
 from trainer.config import parse_spec, spec_hash
+from trainer.errors import Cancelled
 from trainer.run.directory import read_events
 
 DOCUMENT = {
@@ -80,6 +81,26 @@ def test_a_run_says_how_it_was_planned_and_names_what_it_trained(tmp_path):
     planned = spec.model_copy(update={"sampling": type(spec.sampling).model_validate(plan["sampling"])})
     assert result.metrics["spec_hash"] == spec_hash(planned) != spec_hash(spec)
     assert json.loads((tmp_path / "run" / "spec.json").read_text())["sampling"]["num_neighbors"] is None
+
+
+class StopInExport(Callback):
+    """Sends this process a SIGTERM as soon as the export begins."""
+
+    def on_phase(self, name):
+        if name == "export":
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_stopped_while_exporting_a_run_can_be_finished_later(tmp_path):
+    spec = parse_spec(document(optimiser={"epochs": 1}))
+    whole = trainer.fit(spec, tmp_path / "whole")
+    run = tmp_path / "run"
+    with pytest.raises(Cancelled, match="rows exported"):
+        trainer.fit(spec, run, callbacks=[StopInExport()])
+    assert not (run / "embeddings" / "manifest.json").exists()
+    assert not (run / "metrics.json").exists()
+    result = trainer.fit(spec, run, resume=True)
+    assert result.embeddings.read_bytes() == whole.embeddings.read_bytes()
 
 
 class Steps(Callback):

@@ -36,17 +36,14 @@ def compress(edge_index: Ints, weight: Floats | None, num_nodes: int, *, directe
     """
     _check(edge_index, weight, num_nodes)
     source, target = edge_index
-    notes = []
     loops = source == target
     if count := int(loops.sum()):
-        notes.append(f"removed {count} self loop{_s(count)} (the encoder adds its own)")
         source, target = source[~loops], target[~loops]
         weight = weight if weight is None else weight[~loops]
 
     listed = len(source)
-    key, weight = _merge(target * num_nodes + source, weight)
-    if count := listed - len(key):
-        notes.append(f"merged {count} duplicate edge{_s(count)}" + ("" if weight is None else ", adding their weights"))
+    key, weight = merge(target * num_nodes + source, weight)
+    merged = listed - len(key)
     if not directed:
         key, weight = _symmetric(key, weight, num_nodes)
 
@@ -55,11 +52,23 @@ def compress(edge_index: Ints, weight: Floats | None, num_nodes: int, *, directe
     touched = np.diff(indptr) > 0
     if directed:
         touched[indices] = True
-    if not len(key):
-        notes.append("the graph has no edges: every node is on its own")
-    elif count := num_nodes - int(touched.sum()):
-        notes.append(f"kept {count} isolated node{_s(count)}")
-    return Edges(indptr, indices, weight, tuple(notes))
+    isolated = num_nodes - int(touched.sum())
+    told = notes(loops=count, merged=merged, weighted=weight is not None, edges=len(key), isolated=isolated)
+    return Edges(indptr, indices, weight, told)
+
+
+def notes(*, loops: int, merged: int, weighted: bool, edges: int, isolated: int) -> tuple[str, ...]:
+    """What was changed on the way, for people."""
+    told = []
+    if loops:
+        told.append(f"removed {loops} self loop{_s(loops)} (the encoder adds its own)")
+    if merged:
+        told.append(f"merged {merged} duplicate edge{_s(merged)}" + (", adding their weights" if weighted else ""))
+    if not edges:
+        told.append("the graph has no edges: every node is on its own")
+    elif isolated:
+        told.append(f"kept {isolated} isolated node{_s(isolated)}")
+    return tuple(told)
 
 
 def _check(edge_index: Ints, weight: Floats | None, num_nodes: int) -> None:
@@ -82,7 +91,7 @@ def _check(edge_index: Ints, weight: Floats | None, num_nodes: int) -> None:
         raise InvalidInput(f"edge_weight[{i}] is {weight[i]}. Weights must be finite numbers of at least 0.")
 
 
-def _merge(key: Ints, weight: Floats | None) -> tuple[Ints, Floats | None]:
+def merge(key: Ints, weight: Floats | None) -> tuple[Ints, Floats | None]:
     """Sorted unique keys, and the sums of their weights."""
     if weight is None:
         key = np.sort(key)
@@ -105,11 +114,11 @@ def _first(ordered: Ints) -> NDArray[np.bool_]:
 def _symmetric(key: Ints, weight: Floats | None, num_nodes: int) -> tuple[Ints, Floats | None]:
     reverse = key % num_nodes * num_nodes + key // num_nodes
     if weight is None:
-        return _merge(np.concatenate([key, reverse]), None)
+        return merge(np.concatenate([key, reverse]), None)
     order = np.argsort(reverse)
     if np.array_equal(reverse[order], key) and np.array_equal(weight[order], weight):
         return key, weight
-    return _merge(np.concatenate([key, reverse]), np.concatenate([weight, weight]))
+    return merge(np.concatenate([key, reverse]), np.concatenate([weight, weight]))
 
 
 def _s(count: int) -> str:

@@ -1,15 +1,14 @@
 """A graph on disk: a directory of .npy files and a manifest.json that says what should be in them.
 
-No pickles, so a graph from a stranger is data and never code. Files open memory-mapped.
+No pickles, so a graph from a stranger is data and never code. Files open memory-mapped. The manifest holds the SHA-256
+of every file and the graph's fingerprint, so that neither has to be worked out again to open a graph of any size.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,66 +18,122 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.features import csr
+from trainer.data.mapped import Maps
+from trainer.data.npy import write_npy
+from trainer.data.whole_directory import whole_directory
 from trainer.errors import InvalidInput
 from trainer.graph import SPLITS, Graph
+from trainer.run.atomic import sha256
 
-FORMAT = 1
+FORMAT = 2
+Progress = Callable[[str, float], None]  # what is being done, and how much of it is, from 0 to 1
+Arrays = dict[str, NDArray[Any]]
 
 
-def save(graph: Graph, directory: Path) -> None:
+def save(graph: Graph, directory: Path, *, replace: bool = False) -> None:
     """Write beside the place and rename, so that a reader never meets half a graph. See `Graph.save`."""
-    if directory.exists():
-        raise FileExistsError(f"{directory} already exists")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}")
-    partial.mkdir()
-    try:
-        arrays = _arrays(graph)
-        for key, array in arrays.items():
-            np.save(partial / f"{key}.npy", array, allow_pickle=False)
-        manifest = {
-            "format": FORMAT,
-            "name": graph.name,
-            "num_nodes": graph.num_nodes,
-            "num_edges": graph.num_edges,
-            "num_features": graph.num_features,
-            "classes": graph.classes,
-            "notes": graph.notes,
-            "arrays": {key: {"dtype": array.dtype.str, "shape": array.shape} for key, array in arrays.items()},
+    with whole_directory(directory, replace=replace) as partial:
+        for key, array in _arrays(graph).items():
+            write_npy(partial / f"{key}.npy", array, release=graph.release)
+        seal(partial, name=graph.name, num_features=graph.num_features, classes=graph.classes, notes=graph.notes)
+
+
+def seal(
+    directory: Path,
+    *,
+    name: str,
+    num_features: int,
+    classes: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Write the manifest of a directory whose .npy files are complete: reads each of them twice, in pieces."""
+    paths = sorted(directory.glob("*.npy"))
+    arrays: Arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in paths}
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "name": name,
+        "num_nodes": len(arrays["indptr"]) - 1,
+        "num_edges": len(arrays["indices"]),
+        "num_features": num_features,
+        "classes": list(classes),
+        "notes": list(notes),
+    }
+    _tell(progress, "fingerprint", 0)
+    manifest["fingerprint"] = _graph(manifest, arrays).fingerprint()
+    checksums = _checksums(paths, progress)
+    manifest["arrays"] = {
+        path.stem: {
+            "dtype": arrays[path.stem].dtype.str,
+            "shape": arrays[path.stem].shape,
+            "sha256": checksums[path],
         }
-        (partial / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-        try:
-            os.rename(partial, directory)
-        except OSError as error:
-            if directory.exists():  # another process was faster
-                raise FileExistsError(f"{directory} already exists") from error
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for path in paths
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def load(directory: Path, *, mmap: bool) -> Graph:
-    """See `Graph.open`."""
+    """See `Graph.open`. Looks at the manifest and at both ends of each index, not at everything: that is `verify`."""
+    for _ in range(3):
+        manifest, arrays = _read_all(directory, mmap)
+        if read_manifest(directory) == manifest:  # else it was replaced while we read: take all from the new one
+            break
     try:
-        manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+        graph = _graph(manifest, arrays)
+        object.__setattr__(graph, "_stored_fingerprint", manifest["fingerprint"])  # see the field
+        return graph
+    except (KeyError, TypeError) as error:
+        raise _not_a_graph(directory, error) from error
+
+
+def verify(directory: Path, *, progress: Progress | None = None) -> None:
+    """Read every file once, in pieces, and compare with the checksums of the manifest; then the fingerprint.
+
+    Raises:
+        InvalidInput: not a saved graph, or naming the file that is missing or damaged.
+    """
+    manifest, arrays = _read_all(directory, mmap=True)
+    paths = {key: directory / f"{key}.npy" for key in arrays}
+    found = _checksums(list(paths.values()), progress)
+    for key, path in paths.items():
+        if found[path] != manifest["arrays"][key].get("sha256"):
+            raise InvalidInput(f"{path}: damaged, its contents are not what was written. Import or save it anew.")
+    _tell(progress, "fingerprint", 0)
+    if _graph(manifest, arrays).fingerprint() != manifest.get("fingerprint"):
+        raise InvalidInput(f"{directory / 'manifest.json'}: damaged, not this graph's fingerprint. Save it anew.")
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """What the manifest says.
+
+    Raises:
+        InvalidInput: there is none, it is damaged, or another version wrote it.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise InvalidInput(
-                f"{directory}: graph format {manifest['format']}, this version reads {FORMAT}. Save it anew."
+                f"{directory}: graph format {manifest['format']}, this version reads {FORMAT}. Import or save it anew."
             )
-        arrays = {key: _read(directory / f"{key}.npy", form, mmap) for key, form in manifest["arrays"].items()}
-        return _graph(manifest, arrays)
-    except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"{directory}: not a saved graph ({type(error).__name__}: {error}). Save it anew."
-        ) from error
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _not_a_graph(directory, error) from error
+    return manifest
 
 
-def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {
-        "indptr": graph.indptr.numpy(),
-        "indices": graph.indices.numpy(),
-        "ids": graph.ids,
-    }
+def _checksums(paths: list[Path], progress: Progress | None) -> dict[Path, str]:
+    """SHA-256 of each file; its size in bytes is what progress counts."""
+    sizes = [path.stat().st_size for path in paths]
+    result, done = {}, 0
+    for path, size in zip(paths, sizes, strict=True):
+        _tell(progress, f"checksum of {path.name}", done / sum(sizes))
+        result[path] = sha256(path)
+        done += size
+    return result
+
+
+def _arrays(graph: Graph) -> Arrays:
+    arrays: Arrays = {"indptr": graph.indptr.numpy(), "indices": graph.indices.numpy(), "ids": graph.ids}
     if graph.x.layout == torch.sparse_csr:
         arrays["x_indptr"] = graph.x.crow_indices().numpy()
         arrays["x_indices"] = graph.x.col_indices().numpy()
@@ -94,7 +149,7 @@ def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _graph(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Graph:
+def _graph(manifest: dict[str, Any], arrays: Arrays) -> Graph:
     tensors = {key: _tensor(array) for key, array in arrays.items() if key != "ids"}
     x = tensors.get("x")
     if x is None:
@@ -111,7 +166,18 @@ def _graph(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Graph:
         classes=tuple(manifest["classes"]),
         split={key: tensors[key] for key in SPLITS} if "train" in tensors else None,
         notes=tuple(manifest["notes"]),
+        _maps=Maps(tuple(array for array in arrays.values() if isinstance(array, np.memmap))),
     )
+
+
+def _read_all(directory: Path, mmap: bool) -> tuple[dict[str, Any], Arrays]:
+    manifest = read_manifest(directory)
+    try:
+        arrays = {key: _read(directory / f"{key}.npy", form, mmap) for key, form in manifest["arrays"].items()}
+        _check(directory, manifest, arrays)
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        raise _not_a_graph(directory, error) from error
+    return manifest, arrays
 
 
 def _read(path: Path, form: dict[str, Any], mmap: bool) -> NDArray[Any]:
@@ -127,8 +193,51 @@ def _read(path: Path, form: dict[str, Any], mmap: bool) -> NDArray[Any]:
     return array
 
 
+def _check(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> None:
+    """What costs nothing to check: that the arrays are of the right types and lengths and the indices fit together."""
+    n, e, f = manifest["num_nodes"], manifest["num_edges"], manifest["num_features"]
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {
+        "indptr": ("i8", (n + 1,)),
+        "indices": ("i8", (e,)),
+        "weight": ("f4", (e,)),
+        "y": ("i8", (n,)),
+        "ids": ("i8" if arrays["ids"].dtype.kind == "i" else arrays["ids"].dtype.str[1:], (n,)),
+        "x": ("f4", (n, f)),
+        "x_indptr": ("i8", (n + 1,)),
+    }
+    for key, (dtype, shape) in expected.items():
+        array = arrays.get(key)
+        if array is not None and (array.dtype.str[1:], array.shape) != (dtype, shape):
+            found = f"{array.dtype.str[1:]} of shape {list(array.shape)}"
+            raise InvalidInput(
+                f"{directory / key}.npy: {found} in a graph of {n} nodes, {e} edges and {f} features; it must be "
+                f"{dtype} of {list(shape)}. Save the graph anew."
+            )
+    _check_ends(directory, "indptr", arrays["indptr"], e)
+    if "x" not in arrays:
+        stored = len(arrays["x_values"])
+        _check_ends(directory, "x_indptr", arrays["x_indptr"], stored)
+        _check_ends(directory, "x_indptr", arrays["x_indptr"], len(arrays["x_indices"]))
+
+
+def _check_ends(directory: Path, key: str, indptr: NDArray[Any], end: int) -> None:
+    if indptr[0] != 0 or indptr[-1] != end:
+        raise InvalidInput(
+            f"{directory / key}.npy: runs from {indptr[0]} to {indptr[-1]} instead of 0 to {end}. Save the graph anew."
+        )
+
+
 def _tensor(array: NDArray[Any]) -> Tensor:
     """Share the array's memory. Read-only maps are what we want: a private writable one would count as used memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def _tell(progress: Progress | None, what: str, share: float) -> None:
+    if progress is not None:
+        progress(what, share)
+
+
+def _not_a_graph(directory: Path, error: Exception) -> InvalidInput:
+    return InvalidInput(f"{directory}: not a saved graph ({type(error).__name__}: {error}). Save it anew.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,15 +21,18 @@ import pyarrow.parquet as pq
 
 from trainer.errors import InvalidInput
 
+Columns = dict[str, pa.ChunkedArray]
+
 BLOCK_BYTES = 16 << 20  # read at a time; the longest row must fit, and one with 100,000 features does
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table whose header has been read."""
+    """A table whose header has been read, or a part of its rows."""
 
     path: Path
     columns: tuple[str, ...]
+    start: int = 0  # the records of the file before this part's first; messages then name the row of the file
 
     @classmethod
     def open(cls, path: Path, key: str) -> TableFile:
@@ -50,6 +53,8 @@ class TableFile:
             raise InvalidInput(f"{path}: is empty. Give it a header line with column names.")
         if any("\ufffd" in name for name in columns):
             raise InvalidInput(f"{path}, row 1: not UTF-8. Save the file as UTF-8.")
+        if any("\n" in name or "\r" in name for name in columns):
+            raise InvalidInput(f"{path}, row 1: a column name holds a line break. Remove it.")
         name, count = Counter(columns).most_common(1)[0]
         if count > 1:
             raise InvalidInput(f'{path}, row 1: {count} columns are called "{name}". Rename all but one.')
@@ -68,19 +73,27 @@ class TableFile:
                 f"Rename one, or set data.files.{key}."
             )
 
-    def read(self, *, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
+    def read(self, *, text: list[str], numbers: list[str]) -> Columns:
         """Columns as they are called: `numbers` as float32 without gaps, `text` as string or, in Parquet, its own type.
 
         Raises:
             InvalidInput: a row of the wrong length, a value that is no number, NaN, infinite or missing.
         """
-        table = self._read_parquet(text, numbers) if self.typed else self._read_csv(text, numbers)
-        for name in numbers:
-            self._refuse_gaps(name, table[name])
-        return table
+        if not self.typed:
+            return self.parse_csv(None, text, numbers)
+        try:
+            table = pq.read_table(self.path, columns=[*text, *numbers])
+        except (OSError, pa.ArrowException) as error:
+            raise self.unreadable(error) from error
+        return self.convert_parquet(table, text, numbers)
+
+    def part(self, start: int) -> TableFile:
+        """The records from `start` (from 0) on."""
+        return replace(self, start=start)
 
     def row(self, index: int) -> str:
-        """Where the record `index` (from 0) stands, for messages: "edges.csv, row 18"."""
+        """Where the record `index` (from 0) of this part stands, for messages: "edges.csv, row 18"."""
+        index += self.start
         if self.typed:
             return f"{self.path}, row {index + 2}"
         records = -1  # the header is record -1
@@ -92,18 +105,26 @@ class TableFile:
                     records += 1
         return f"{self.path}, row {index + 2}"
 
-    def _read_csv(self, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
+    def parse_csv(self, lines: bytes | None, text: list[str], numbers: list[str]) -> Columns:
+        """The columns of these lines, which hold no header; none: of the whole file. Fails as `read` does."""
         types = dict.fromkeys(text, pa.string()) | dict.fromkeys(numbers, pa.float32())
         options = pacsv.ConvertOptions(column_types=types, include_columns=[*text, *numbers])
         try:
-            table = pacsv.read_csv(
-                self.path, read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES), convert_options=options
-            )
+            table = pacsv.read_csv(self._source(lines), read_options=self._read_options(lines), convert_options=options)
         except pa.ArrowInvalid as error:
-            self._explain_csv(numbers, error)
+            self._explain_csv(lines, numbers, error)
+        for name in numbers:
+            self._refuse_gaps(name, table[name])
         return {name: table[name] for name in [*text, *numbers]}
 
-    def _explain_csv(self, numbers: list[str], error: pa.ArrowInvalid) -> NoReturn:
+    def _source(self, lines: bytes | None) -> Any:
+        return self.path if lines is None else pa.BufferReader(lines)
+
+    def _read_options(self, lines: bytes | None, *, use_threads: bool = True) -> Any:
+        names = None if lines is None else list(self.columns)
+        return pacsv.ReadOptions(column_names=names, use_threads=use_threads, block_size=BLOCK_BYTES)
+
+    def _explain_csv(self, lines: bytes | None, numbers: list[str], error: pa.ArrowInvalid) -> NoReturn:
         """Read again, slowly, to learn which row is wrong: a parallel reader does not know where it is."""
         ragged: list[Any] = []
 
@@ -113,8 +134,8 @@ class TableFile:
 
         try:
             table = pacsv.read_csv(
-                self.path,
-                read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+                self._source(lines),
+                read_options=self._read_options(lines, use_threads=False),
                 parse_options=pacsv.ParseOptions(invalid_row_handler=note),
                 convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(self.columns, pa.binary())),
             )
@@ -122,8 +143,9 @@ class TableFile:
             if not ragged:
                 raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
             row = ragged[0]
+            index = row.number - (2 if lines is None else 1)
             raise InvalidInput(
-                f"{self.row(row.number - 2)}: {row.actual_columns} values for {row.expected_columns} columns. "
+                f"{self.row(index)}: {row.actual_columns} values for {row.expected_columns} columns. "
                 "Put quotes around values with commas, and leave missing ones empty between commas."
             ) from error
         for name in self.columns:
@@ -132,14 +154,11 @@ class TableFile:
                 raise InvalidInput(f"{self.row(index)}: not UTF-8. Save the file as UTF-8.") from error
             index = _first_failure(table[name], _parse_numbers) if name in numbers else None
             if index is not None:
-                self._refuse_text(name, index, table[name][index].as_py().decode())
+                self.refuse_text(name, index, table[name][index].as_py().decode())
         raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
 
-    def _read_parquet(self, text: list[str], numbers: list[str]) -> dict[str, pa.ChunkedArray]:
-        try:
-            table = pq.read_table(self.path, columns=[*text, *numbers])
-        except (OSError, pa.ArrowException) as error:
-            raise InvalidInput(f"{self.path}: cannot be read ({error}). Write the Parquet file anew.") from error
+    def convert_parquet(self, table: pa.Table, text: list[str], numbers: list[str]) -> Columns:
+        """What `read` promises, from columns as they are in the file."""
         result = {}
         for name in text:
             column = table[name]
@@ -147,13 +166,13 @@ class TableFile:
             result[name] = plain.cast(pa.string()) if pa.types.is_large_string(plain.type) else plain
         for name in numbers:
             column = table[name]
-            kind = column.type
-            if pa.types.is_boolean(kind):
-                column = column.cast(pa.uint8())
-            elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            if not is_number(column.type):
                 index = next((i for i, value in enumerate(column) if value.is_valid), 0)
-                self._refuse_text(name, index, column[index].as_py() if len(column) else kind)
+                self.refuse_text(name, index, column[index].as_py() if len(column) else column.type)
+            column = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
             result[name] = column.cast(pa.float32(), safe=False)
+        for name in numbers:
+            self._refuse_gaps(name, result[name])
         return result
 
     def _refuse_gaps(self, name: str, column: pa.ChunkedArray) -> None:
@@ -166,11 +185,22 @@ class TableFile:
                 f'{self.row(index)}: column "{name}" {what}. Fill in a finite number, or remove the row.'
             )
 
-    def _refuse_text(self, name: str, index: int, value: object) -> NoReturn:
+    def refuse_text(self, name: str, index: int, value: object) -> NoReturn:
+        """A column of numbers holds this at record `index`."""
         raise InvalidInput(
             f'{self.row(index)}: column "{name}" holds "{str(value)[:60]}", which is not a number. '
             "Turn the column into numbers (0 and 1 for each category), or remove it."
         )
+
+    def unreadable(self, error: Exception) -> InvalidInput:
+        """What to raise for a Parquet file that its reader refuses."""
+        return InvalidInput(f"{self.path}: cannot be read ({error}). Write the Parquet file anew.")
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a Parquet column of this type can be a feature or a weight; truth values count as 0 and 1."""
+    types = pa.types
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
 def _csv_header(path: Path) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import TrainSpec
+from trainer.data.mapped import take
 from trainer.encoding.pair import Encoding, Pair
 from trainer.graph import Graph
 from trainer.nn.blocks import batch_view, degree_scale
@@ -22,6 +23,8 @@ from trainer.nn.views import Augmentation, View, draw_augmentations, draw_column
 from trainer.parallel.team import Team
 from trainer.sampling.batches import Batches, SampledBatch
 from trainer.seeds import generator
+
+_TOUCH = 64 << 20  # bytes of a mapped feature table that may be resident while a batch's rows are gathered
 
 
 class EpochViews:
@@ -59,11 +62,20 @@ class EpochViews:
         """Rows of x for the batch's nodes, in the training precision."""
         x = self.graph.x
         if x.layout != torch.sparse_csr:
-            return x[batch.n_id].to(self.device, self.dtype)
+            return self._dense_rows(batch.n_id).to(self.device, self.dtype)
         rows = rows_of(x, batch.n_id)
         if self._densifies:
             return rows.to_dense().to(self.device, self.dtype)
         return SparseOperator(rows.to(self.device, self.dtype))
+
+    def _dense_rows(self, nodes: Tensor) -> Tensor:
+        x = self.graph.x
+        if not self.graph.is_mapped:
+            return x[nodes]
+        ascending, order = nodes.sort()
+        rows = x.new_empty(len(nodes), x.shape[1])
+        rows[order] = take(x, ascending, self.graph.release, _TOUCH)
+        return rows
 
 
 class SampledGraph(Encoding):

@@ -17,9 +17,10 @@ from trainer.errors import InvalidInput
 
 LOCAL = "local"  # Ray's own word for: start a cluster on this machine
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # what Ray does elsewhere by default: listen on 127.0.0.1
-_QUIET = {
+_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # how soon Ray Train notices that a worker is done or dead
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a spec mean the caller's folder
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU are told so by ourselves
 }
@@ -53,7 +54,7 @@ def ray_environment(environ: Mapping[str, str], address: str, *, home: Path | No
     Raises:
         InvalidInput: a cluster was named, and neither a token nor RAY_AUTH_MODE=disabled.
     """
-    environment = {**environ, **_QUIET}
+    environment = {**environ, **_SETTINGS}
     if address == LOCAL:
         environment.pop("RAY_AUTH_TOKEN_PATH", None)
         environment.pop("RAY_ADDRESS", None)

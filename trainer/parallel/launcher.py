@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer import version
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.parallel.connection import LOCAL
 from trainer.run.atomic import write_json
@@ -38,14 +38,16 @@ class Share:
 
 
 def main(room: Path) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that Ray is shut down on the way out
     job = json.loads((room / "job.json").read_text(encoding="utf-8"))
+    threading.Thread(target=_end_with_parent, args=[job["temporary"]], daemon=True).start()
     outcome: dict[str, str | None] = {"error": None}
     try:
-        with _connected(job):
+        with _connected(job, room):
             _train(job, _share(job), room)
     except TrainerError as error:
-        outcome = {"error": type(error).__name__, "message": str(error)}
+        kind = next(base for base in type(error).__mro__ if base.__module__ == TrainerError.__module__)
+        outcome = {"error": kind.__name__, "message": str(error)}
     except Exception as error:
         traceback.print_exc()  # into ray.log
         outcome = {"error": "Infrastructure", "message": f"Ray failed: {type(error).__name__}: {error}"}
@@ -53,26 +55,49 @@ def main(room: Path) -> None:
 
 
 @contextmanager
-def _connected(job: Mapping[str, Any]) -> Iterator[None]:
+def _connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
     """Connect to the named cluster, or start one on loopback and end it again."""
     import ray
 
-    temporary = Path(tempfile.mkdtemp(prefix="nml-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))  # short: sockets
     local = {
         "num_cpus": job["cpus"], "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
-        "_temp_dir": str(temporary),
+        "_temp_dir": job["temporary"],
     }  # fmt: skip
+    address = job["address"]
     try:
         try:
-            ray.init(address=job["address"], log_to_driver=False, **(local if job["address"] == LOCAL else {}))
-        except ray.exceptions.AuthenticationError as error:
-            raise InvalidInput(f"the Ray cluster at {job['address']} refused the token: {error.message}") from error
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise Infrastructure(f"cannot reach Ray at {job['address']}: {error}") from error
+            with _within(job["start_seconds"], room, f"Ray at {address} does not answer"):
+                ray.init(address=address, log_to_driver=False, **(local if address == LOCAL else {}))
+        except Exception as error:  # of many types, and a refused token has none of its own
+            traceback.print_exc()
+            if "InvalidAuthToken" in (room / "ray.log").read_text(encoding="utf-8", errors="replace"):
+                raise InvalidInput(
+                    f"the Ray cluster at {address} refused the token (RAY_AUTH_MODE is "
+                    f"{os.environ['RAY_AUTH_MODE']}). Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's own."
+                ) from error
+            raise Infrastructure(f"cannot connect to Ray at {address}: {error}") from error
         yield
     finally:
         ray.shutdown()
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(job["temporary"], ignore_errors=True)
+
+
+@contextmanager
+def _within(seconds: float, room: Path, complaint: str) -> Iterator[None]:
+    """End this process, with a complaint, unless the block ends in time: Ray itself tries for many minutes."""
+
+    def give_up() -> None:
+        message = f"{complaint} within {seconds:g} s. Check RAY_ADDRESS, or try again later."
+        write_json(room / "outcome.json", {"error": "Infrastructure", "message": message})
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
@@ -87,9 +112,9 @@ def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
         """Ray retries whatever a worker raises, unless this raises too: what we have diagnosed stays diagnosed."""
 
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-            Path(job["started"]).unlink(missing_ok=True)
             if error := diagnosed(worker_exceptions):
                 raise error
+            Path(job["started"]).unlink(missing_ok=True)
 
     retries = job["max_failures"]
     trainer = TorchTrainer(
@@ -112,7 +137,7 @@ def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
         if isinstance(cause, TrainerError):
             raise cause from None
         traceback.print_exc()
-        raise Infrastructure(f"workers were lost more than {retries} times, the last time:\n{summary(error)}") from error
+        raise Infrastructure(f"workers failed, also after {retries} restarts:\n{summary(error)}") from error
 
 
 def diagnosed(failures: Mapping[int, Exception]) -> TrainerError | None:
@@ -123,6 +148,11 @@ def diagnosed(failures: Mapping[int, Exception]) -> TrainerError | None:
         error = failures[rank]
         if isinstance(error, TrainerError):
             return error
+        if isinstance(error, ImportError):
+            return InvalidInput(
+                f"worker {rank} cannot import what it needs ({error}). "
+                f"Install nml-gcl[train] {version()} on every node of the cluster."
+            )
         if isinstance(getattr(error, "health_check_failure", None), OutOfMemoryError | MemoryError):
             return OutOfMemory(
                 f"Ray ended worker {rank}, since its node ran out of memory. Use fewer workers per node, or lower "
@@ -179,11 +209,12 @@ def _worker_environment(share: Share, address: str) -> dict[str, str]:
     return own
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(temporary: str) -> None:
     """Our stdin is a pipe that the parent never writes to; the kernel closes it when the parent is gone."""
     os.read(0, 1)  # not through sys.stdin, whose lock a daemon thread would hold at exit
     os.kill(os.getpid(), signal.SIGTERM)  # Ray's handler ends its processes
-    time.sleep(10)
+    time.sleep(10)  # a main thread that is deep in Ray does not hear signals
+    shutil.rmtree(temporary, ignore_errors=True)
     os._exit(1)
 
 

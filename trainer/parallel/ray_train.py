@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainer import errors
@@ -48,7 +50,7 @@ def fit_parallel(
         should_stop: asked a few times a second; True cancels the run after its present epoch.
         max_failures: how often lost workers are started again, from the newest checkpoint.
         cpus: CPUs of a Ray started here; none: as many as the machine has. Ignored with RAY_ADDRESS.
-        start_seconds: how long to wait for room in a busy cluster, for each start.
+        start_seconds: how long to wait for Ray to answer, and then, at each start, for room in a busy cluster.
         train: `module:function` that each worker calls with (spec, run_dir, team).
 
     Raises:
@@ -56,39 +58,61 @@ def fit_parallel(
             if Ray is missing, refuses the token or has too few CPUs; Infrastructure if workers were lost too often.
     """
     require_ray(spec.run.workers)
-    run_dir = run_dir.absolute()
     address = ray_address(os.environ)
     environment = ray_environment(os.environ, address) | python_path(os.environ)
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_seconds)
+    with _meeting_place(run_dir.absolute()) as (room, temporary):
+        job = {
+            "spec": spec.model_dump(mode="json"), "run_dir": str(room.parent), "workers": spec.run.workers,
+            "train": train, "max_failures": max_failures, "cpus": cpus, "address": address, "cwd": os.getcwd(),
+            "start_seconds": start_seconds,
+            "started": str(room / "started"),  # there while a group of workers trains
+            "temporary": str(temporary),
+        }  # fmt: skip
+        write_json(room / "job.json", job)
+        follower = Follower(room.parent / "events.jsonl")
+        with _launched(room, environment) as launcher, closing(follower):
+            _accompany(launcher, room, follower, on_event, should_stop)
+            _raise_failure(room, launcher.returncode)
+
+
+@contextmanager
+def _meeting_place(run_dir: Path) -> Iterator[tuple[Path, Path]]:
+    """The room for this run, and a folder with a path short enough for Ray's sockets; both are gone afterwards."""
     room = run_dir / ".ray"
-    job = {
-        "spec": spec.model_dump(mode="json"), "run_dir": str(run_dir), "workers": spec.run.workers, "train": train,
-        "max_failures": max_failures, "cpus": cpus, "address": address, "cwd": os.getcwd(),
-        "started": str(room / "started"),  # there while a group of workers trains
-    }  # fmt: skip
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
     clear_stop(run_dir)
-    write_json(room / "job.json", job)
-    follower = Follower(run_dir / "events.jsonl")
-    launcher = _launch(room, environment)
+    short = os.environ.get("RAY_TMPDIR", "/tmp")
+    os.makedirs(short, exist_ok=True)
     try:
-        _accompany(launcher, room, follower, on_event, should_stop)
-        _raise_failure(room, launcher.returncode)
+        with TemporaryDirectory(prefix="nml-ray-", dir=short, ignore_cleanup_errors=True) as temporary:
+            yield room, Path(temporary)
     finally:
-        _end(launcher)
-        follower.close()
         clear_stop(run_dir)
         shutil.rmtree(room, ignore_errors=True)
 
 
-def _launch(room: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    # -P: a file in the caller's folder must not pass for a module. A session of its own: Ctrl-C is the caller's to act on
+@contextmanager
+def _launched(room: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The launcher, which ends with the context, and ends by itself should this process be killed."""
+    # -P: a file in the caller's folder must not pass for a module.
+    # A session of its own: Ctrl-C reaches the caller alone, who decides what it means.
     command = [sys.executable, "-P", "-m", "trainer.parallel.launcher", str(room)]
     with (room / "ray.log").open("wb") as output:
-        return subprocess.Popen(
+        launcher = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
         )
+    try:
+        yield launcher
+    finally:
+        if launcher.poll() is None:
+            launcher.terminate()
+        try:
+            launcher.communicate(timeout=SHUTDOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.communicate()
 
 
 def _accompany(
@@ -99,10 +123,10 @@ def _accompany(
     cancelling = False
     while True:
         ended = launcher.poll() is not None  # before reading: what was written by then is read
-        wants_end = [on_event(event) for event in follower.new_events()]
+        answers = [on_event(event) for event in follower.new_events()]
         if ended:
             return
-        if True in wants_end and not cancelling:
+        if any(answers) and not cancelling:
             request_stop(room.parent, "finish")
         if not cancelling and should_stop():
             cancelling = True
@@ -117,7 +141,10 @@ def _raise_failure(room: Path, code: int | None) -> None:
     outcome = _outcome(room / "outcome.json")
     if outcome is None:
         tail = (room / "ray.log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:]
-        outcome = {"error": "Infrastructure", "message": f"Ray's process ended with code {code}. Its last words:\n{tail}"}
+        outcome = {
+            "error": "Infrastructure",
+            "message": f"Ray's process ended with code {code}. Its last words:\n{tail}",
+        }
     if outcome["error"] is None:
         return
     kind: type[TrainerError] = getattr(errors, outcome["error"])
@@ -134,15 +161,3 @@ def _outcome(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return document
-
-
-def _end(launcher: subprocess.Popen[bytes]) -> None:
-    if launcher.stdin is not None:
-        launcher.stdin.close()
-    if launcher.poll() is None:
-        launcher.terminate()
-    try:
-        launcher.wait(SHUTDOWN_SECONDS)
-    except subprocess.TimeoutExpired:
-        launcher.kill()
-        launcher.wait()

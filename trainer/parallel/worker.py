@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainSpec, parse_spec
-from trainer.errors import Infrastructure
+from trainer.errors import Infrastructure, InvalidInput
 from trainer.parallel.team import Team
 
 Train = Callable[[TrainSpec, Path, Team], None]
@@ -29,7 +29,7 @@ def run_worker(job: Mapping[str, Any]) -> None:
         os.chdir(job["cwd"])
     run_dir, team = Path(job["run_dir"]), Team.of_process_group()
     if not run_dir.is_dir():
-        raise Infrastructure(f"{run_dir}: worker {team.rank} does not see it. Put runs on a file system all nodes share.")
+        raise InvalidInput(f"{run_dir}: worker {team.rank} does not see it. Put runs where all nodes can reach them.")
     train = named(job["train"])
     with _only_writer(run_dir, team):
         team.barrier()  # nobody reads a checkpoint before rank 0 is alone

@@ -22,6 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from trainer.quality.pairs import pair_statistics
+from trainer.quality.rows import Rows
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart; black is for text.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -47,7 +48,8 @@ def draw_all(
     """Draw every figure there is data for into `directory`; returns the files written.
 
     history: one {"epoch", "metrics"} per epoch, keys of metrics may be missing in some; before, after: embeddings
-    [N, d] of the untrained and the trained encoder; y: [N], -1 for unlabelled nodes.
+    [N, d] of the untrained (if kept) and the trained encoder, of which only samples are read, so they may be memory
+    maps larger than memory; y: [N], -1 for unlabelled nodes.
     """
     directory.mkdir(parents=True, exist_ok=True)
     labels = None if y is None else np.asarray(y)
@@ -115,7 +117,7 @@ def draw_similarity(before: np.ndarray | None, after: np.ndarray, y: np.ndarray,
     all_axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
     lowest = 1.0
     for axes, (title, z) in zip(all_axes, panels, strict=True):
-        figures = pair_statistics(_tensor(z), _tensor(y), max_nodes=PAIR_NODES, seed=seed)
+        figures = pair_statistics(z, torch.tensor(y), max_nodes=PAIR_NODES, seed=seed)
         ratio = figures["distance_ratio"]
         edges = np.linspace(-1, 1, len(figures["histogram"]["fn"]) + 1)
         for kind, label, colour in (("fn", "same class (FN)", ORANGE), ("tn", "different class (TN)", BLUE)):
@@ -142,7 +144,7 @@ def draw_map(z: np.ndarray, y: np.ndarray | None, classes: Sequence[str], max_po
     if len(z) < 5:
         return None
     chosen = np.random.default_rng(seed).permutation(len(z))[:max_points]
-    points = _flatten(np.asarray(z, dtype=np.float32)[chosen], seed)
+    points = _flatten(Rows.of(z, torch.float32).take(torch.from_numpy(chosen)).numpy(), seed)
     figure = _figure(6.6, 4.8)
     axes = figure.subplots()
     style: dict[str, Any] = {"s": 36 / max(1, len(chosen) / 250) ** 0.5, "linewidths": 0, "alpha": 0.8}
@@ -241,10 +243,6 @@ def _short(name: str, length: int = 24) -> str:
     """A class name for a legend; $ would start a formula and a leading _ would hide the entry."""
     cut = name if len(name) <= length else name[: length - 1] + "…"
     return cut.replace("$", r"\$").lstrip("_") or "?"
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def _save(figure: Figure, path: Path) -> Path:

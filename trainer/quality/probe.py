@@ -4,6 +4,9 @@ Adam on mean cross-entropy, one head per weight decay, all heads from the same X
 looked at every second epoch and chooses both the weight decay and the epoch; the test nodes are looked at once, after
 that choice. The heads share nothing but the data, so they are trained together as one tensor; the result is that of
 training each alone.
+
+Of many training or validation nodes a seeded sample is used; the draw knows how many there are, not what they are. Test
+accuracy is over all test nodes, read by pieces.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot, pad
 
+from trainer.quality.rows import Rows, sample
 from trainer.quality.splits import Split
+from trainer.seeds import generator
 
 WEIGHT_DECAYS = (0.0, 1e-4, 1e-3, 1e-2)  # ascending, so that the first of equals is the smallest
 CHECK_EVERY = 2  # epochs between looks at validation
@@ -24,7 +30,7 @@ PATIENCE = 500  # epochs without a better validation accuracy of any head, after
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies (shares) of the head that validation chose."""
+    """Accuracies (shares) of the head that validation chose, each over the nodes that `used` counts."""
 
     train: float
     val: float
@@ -33,18 +39,24 @@ class ProbeResult:
     epoch: int  # at which the chosen head was taken
     epochs_run: int
     split: str
-    sizes: dict[str, int]
+    sizes: dict[str, int]  # nodes of the split
+    used: dict[str, int]  # nodes of it that were looked at
     weight: Tensor  # [d + 1, C], the last row is the bias
-    classes: Tensor  # [C]: the labels that occur among training nodes, column by column
+    classes: Tensor  # [C]: the labels that occur among the training nodes used, column by column
+
+    @property
+    def sampled(self) -> bool:
+        return self.used != self.sizes
 
     def as_dict(self) -> dict[str, Any]:
         """The figures without the weights, ready for JSON."""
         figures = {key: value for key, value in self.__dict__.items() if key not in ("weight", "classes")}
-        return figures | {"sizes": dict(self.sizes), "classes_in_train": len(self.classes)}
+        copies = {"sizes": dict(self.sizes), "used": dict(self.used)}
+        return figures | copies | {"sampled": self.sampled, "classes_in_train": len(self.classes)}
 
 
 def linear_probe(
-    z: Tensor,
+    z: np.ndarray | Tensor | Rows,
     y: Tensor,
     split: Split,
     *,
@@ -52,6 +64,7 @@ def linear_probe(
     lr: float = 1e-2,
     l2_normalise: bool = False,
     seed: int = 0,
+    max_nodes: int = 50_000,
     weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
     patience: int = PATIENCE,
 ) -> ProbeResult:
@@ -60,13 +73,63 @@ def linear_probe(
     Training stops after `patience` epochs without a better validation accuracy, or when it is 100 %: a later head
     could then not win. The rule sees validation only. Columns are those labels that training nodes have, so not even
     the number of classes is learned from test nodes; a node of an unseen class counts as wrong.
-    """
-    x = normalize(z, dim=1) if l2_normalise else z
-    x = torch.cat([x, x.new_ones(len(x), 1)], 1)  # the bias is one more row of W; like nn.Linear's, it decays too
-    classes, target = torch.unique(y[split.train], return_inverse=True)
-    heads = _Heads(x[split.train], target, len(classes), weight_decays, lr, seed)
-    x_val, y_val = x[split.val], y[split.val]
 
+    More than `max_nodes` training (or validation) nodes: that many of them, drawn by `seed`. Memory: about 4 bytes ×
+    (d + 10 · classes) per training and validation node used.
+    """
+    table = Rows.of(z)
+    train = sample(split.train, max_nodes, generator(seed, "probe sample train"))
+    val = sample(split.val, max_nodes, generator(seed, "probe sample val"))
+    classes, target = torch.unique(y[train], return_inverse=True)
+    heads = _Heads(_inputs(table, train, l2_normalise), target, len(classes), weight_decays, lr, seed)
+    x_val = _inputs(table, val, l2_normalise)
+    chosen = _choose(heads, x_val, classes, y[val], epochs=epochs, patience=patience)
+
+    def right(x: Tensor, nodes: Tensor) -> int:
+        return int((classes[(x @ chosen.weight).argmax(1)] == y[nodes]).sum())
+
+    pieces = table.gathered(split.test, unit=l2_normalise)
+    right_test = sum(right(_with_bias(rows), split.test[where]) for where, rows in pieces)
+    return ProbeResult(
+        train=right(heads.x, train) / len(train),
+        val=right(x_val, val) / len(val),
+        test=right_test / len(split.test),  # the one and only use of test nodes
+        weight_decay=weight_decays[chosen.head],
+        epoch=chosen.epoch,
+        epochs_run=chosen.epochs_run,
+        split=split.name,
+        sizes=split.sizes(),
+        used=split.sizes() | {"train": len(train), "val": len(val)},
+        weight=chosen.weight,
+        classes=classes,
+    )
+
+
+def _with_bias(rows: Tensor) -> Tensor:
+    """[n, d] -> [n, d + 1]: the bias is one more row of W; like nn.Linear's, it decays too."""
+    return pad(rows, (0, 1), value=1.0)
+
+
+def _inputs(table: Rows, nodes: Tensor, unit: bool) -> Tensor:
+    """`_with_bias` of some rows, gathered in place rather than copied a second time."""
+    x = torch.ones(len(nodes), table.dim + 1, dtype=table.dtype)
+    for where, rows in table.gathered(nodes, unit=unit):
+        x[where, :-1] = rows
+    return x
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The head that validation chose."""
+
+    weight: Tensor  # [d + 1, C]
+    head: int
+    epoch: int
+    epochs_run: int
+
+
+def _choose(heads: _Heads, x: Tensor, classes: Tensor, y: Tensor, *, epochs: int, patience: int) -> _Choice:
+    """Train the heads and take the best by accuracy on validation nodes.  x: [n, d + 1], y: [n]."""
     best_count, best_head, best_epoch = -1, 0, 0
     best_weight = heads.of(0)
     epoch = 0
@@ -74,29 +137,14 @@ def linear_probe(
         heads.step()
         if epoch % CHECK_EVERY and epoch != epochs:
             continue
-        counts = (classes[heads.logits(x_val).argmax(2)] == y_val[:, None]).sum(0).tolist()  # one per head
+        counts = (classes[heads.logits(x).argmax(2)] == y[:, None]).sum(0).tolist()  # one per head
         if max(counts) > best_count:  # strictly: of equal epochs the earliest stays
             best_count, best_epoch = max(counts), epoch
             best_head = counts.index(best_count)  # of equal heads the smallest weight decay
             best_weight = heads.of(best_head).clone()
-        if best_count == len(y_val) or epoch - best_epoch >= patience:
+        if best_count == len(y) or epoch - best_epoch >= patience:
             break
-
-    def accuracy(nodes: Tensor) -> float:
-        return int((classes[(x[nodes] @ best_weight).argmax(1)] == y[nodes]).sum()) / len(nodes)
-
-    return ProbeResult(
-        train=accuracy(split.train),
-        val=accuracy(split.val),
-        test=accuracy(split.test),  # the one and only use of test nodes
-        weight_decay=weight_decays[best_head],
-        epoch=best_epoch,
-        epochs_run=epoch,
-        split=split.name,
-        sizes=split.sizes(),
-        weight=best_weight,
-        classes=classes,
-    )
+    return _Choice(best_weight, best_head, best_epoch, epoch)
 
 
 class _Heads:

@@ -50,8 +50,8 @@ def save_checkpoint(directory: Path, method: Method, place: Place, *, spec_hash:
         with (temporary / _TENSORS).open("rb+") as file:
             os.fsync(file.fileno())
         manifest = {
-            "epoch": place.epoch, "steps": steps, "sums": place.figures.sums, "spec_hash": spec_hash, "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS),
-            "scalars": scalars,
+            "epoch": place.epoch, "steps": steps, "sums": place.figures.sums, "spec_hash": spec_hash,
+            "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS), "scalars": scalars,
         }  # fmt: skip
         write_json(temporary / _MANIFEST, manifest)
         shutil.rmtree(target, ignore_errors=True)

@@ -61,7 +61,10 @@ def export_embeddings(
     ids = graph.ids if rows is None else graph.ids[rows.start : rows.stop]
     is_int = ids.dtype.kind == "i"
     ids_file = directory / ("ids.npy" if is_int else "ids.json")
-    write_atomically(ids_file, lambda path: (write_npy if is_int else _write_text)(path, ids))
+    write_atomically(
+        ids_file,
+        lambda path: write_npy(path, ids, release=graph.release) if is_int else _write_text(path, ids),
+    )
     manifest = {
         "rows": len(ids), "dim": encoder.weights[-1].shape[1], "dtype": "float32",
         "id_type": "int" if is_int else "str",

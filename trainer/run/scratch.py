@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.data.mapped import take
 from trainer.run.atomic import sync_directory, write_json
 
-_WINDOW = 1 << 21  # a read fault maps this much around the address, where the system caches files in huge pages
 _PROGRESS = "progress.json"
 
 
@@ -36,24 +36,6 @@ class Table:
     def take(self, at: Tensor, touch: int, out: Tensor | None = None) -> Tensor:
         """A copy of the rows at these ascending positions, see `take`.  [n] -> [n, width]."""
         return take(self.rows, at, self.release, touch, out)
-
-
-def take(array: Tensor, at: Tensor, release: Callable[[], None], touch: int, out: Tensor | None = None) -> Tensor:
-    """array[at] for ascending positions, with at most about `touch` bytes of a mapped array in memory at a time.
-
-    Scattered rows map far more than they hold (a window each), so pages go back while gathering, not after.
-    """
-    taken = array.new_empty(len(at), *array.shape[1:]) if out is None else out
-    row_bytes = array.element_size() * array.shape[1:].numel()
-    window = ((at + 1) * row_bytes - 1).div_(_WINDOW, rounding_mode="floor")  # where each row ends
-    opened = window.diff(prepend=at.new_full((1,), -1)).clamp_max_(1 + row_bytes // _WINDOW).cumsum(0)
-    ends = opened.div_(max(1, touch // _WINDOW), rounding_mode="floor").diff().nonzero().squeeze(1) + 1
-    first = 0
-    for last in [*ends.tolist(), len(at)]:
-        torch.index_select(array, 0, at[first:last], out=taken[first:last])
-        release()
-        first = last
-    return taken
 
 
 def create_table(path: Path, shape: tuple[int, int], dtype: torch.dtype) -> None:

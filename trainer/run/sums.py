@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from trainer.data.features import csr
+from trainer.data.mapped import take
 from trainer.graph import Graph
 from trainer.nn.sparse import row_of_entry
-from trainer.run.scratch import Table, take
+from trainer.run.scratch import Table
 
 _TOUCH = 8 << 20  # bytes of edges that may be mapped while scattered ones are read
 ENTRY_BYTES = 96  # an entry while its columns are sorted, made unique and multiplied, without the row it gathers

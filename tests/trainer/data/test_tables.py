@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from trainer.config import FilesSpec
-from trainer.data import tables
 from trainer.errors import InvalidInput
 from trainer.graph import Graph
 
@@ -18,20 +18,29 @@ NODES = "id,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
 EDGES = "source,target\na,b\nc,b\n"
 
 
-def read(path: Path, nodes: str | bytes = NODES, edges: str | bytes = EDGES, **options) -> Graph:
-    for name, content in (("nodes.csv", nodes), ("edges.csv", edges)):
-        (path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return tables.load(FilesSpec(nodes=str(path / "nodes.csv"), edges=str(path / "edges.csv"), **options))
+@pytest.fixture
+def read(tmp_path: Path, load_both) -> Callable[..., Graph]:
+    def read(nodes: str | bytes = NODES, edges: str | bytes = EDGES, **options) -> Graph:
+        for name, content in (("nodes.csv", nodes), ("edges.csv", edges)):
+            (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return load_both(FilesSpec(nodes=str(tmp_path / "nodes.csv"), edges=str(tmp_path / "edges.csv"), **options))
+
+    return read
 
 
-def read_parquet(path: Path, nodes: pd.DataFrame, edges: pd.DataFrame, **options) -> Graph:
-    nodes.to_parquet(path / "nodes.parquet")
-    edges.to_parquet(path / "edges.parquet")
-    return tables.load(FilesSpec(nodes=str(path / "nodes.parquet"), edges=str(path / "edges.parquet"), **options))
+@pytest.fixture
+def read_parquet(tmp_path: Path, load_both) -> Callable[..., Graph]:
+    def read(nodes: pd.DataFrame, edges: pd.DataFrame, **options) -> Graph:
+        nodes.to_parquet(tmp_path / "nodes.parquet")
+        edges.to_parquet(tmp_path / "edges.parquet")
+        spec = FilesSpec(nodes=str(tmp_path / "nodes.parquet"), edges=str(tmp_path / "edges.parquet"), **options)
+        return load_both(spec)
+
+    return read
 
 
-def test_csv_gives_ids_labels_features_and_edges(tmp_path: Path):
-    graph = read(tmp_path)
+def test_csv_gives_ids_labels_features_and_edges(read):
+    graph = read()
     assert graph.ids.tolist() == ["a", "b", "c"]
     assert (graph.y.tolist(), graph.classes) == ([0, -1, 1], ("cat", "dog"))
     assert graph.x.tolist() == [[1, 2.5], [3, 4], [5, 6]]
@@ -39,11 +48,11 @@ def test_csv_gives_ids_labels_features_and_edges(tmp_path: Path):
     assert graph.weight is None
 
 
-def test_parquet_and_csv_and_a_mixture_agree(tmp_path: Path):
+def test_parquet_and_csv_and_a_mixture_agree(read_parquet, read, load_both, tmp_path: Path):
     nodes = pd.DataFrame({"id": ["a", "b", "c"], "label": ["cat", None, "dog"], "f1": [1, 3, 5], "f2": [2.5, 4, 6]})
     edges = pd.DataFrame({"source": pd.Categorical(["a", "c"]), "target": ["b", "b"]})
-    parquet, text = read_parquet(tmp_path, nodes, edges), read(tmp_path)
-    mixed = tables.load(FilesSpec(nodes=str(tmp_path / "nodes.parquet"), edges=str(tmp_path / "edges.csv")))
+    parquet, text = read_parquet(nodes, edges), read()
+    mixed = load_both(FilesSpec(nodes=str(tmp_path / "nodes.parquet"), edges=str(tmp_path / "edges.csv")))
     assert parquet.fingerprint() == text.fingerprint() == mixed.fingerprint()
     assert parquet.y.tolist() == text.y.tolist() == mixed.y.tolist()
     assert parquet.classes == text.classes
@@ -61,26 +70,25 @@ def test_parquet_and_csv_and_a_mixture_agree(tmp_path: Path):
         (["7", "p-8", "9"], "U"),
     ],
 )
-def test_ids_stay_what_they_are(tmp_path: Path, ids, kind):
+def test_ids_stay_what_they_are(read, ids, kind):
     nodes = "id,f\n" + "".join(f"{i},1\n" for i in ids)
-    graph = read(tmp_path, nodes, f"source,target\n{ids[0]},{ids[1]}\n")
+    graph = read(nodes, f"source,target\n{ids[0]},{ids[1]}\n")
     assert graph.ids.dtype.kind == kind
     assert [str(i) for i in graph.ids] == ids
     assert graph.edge_index.tolist() == [[1, 0], [0, 1]]
 
 
-def test_parquet_ids_keep_their_type_and_meet_edges_of_another(tmp_path: Path):
+def test_parquet_ids_keep_their_type_and_meet_edges_of_another(read_parquet):
     edges = pd.DataFrame({"source": [1], "target": [3]})
-    text = read_parquet(tmp_path, pd.DataFrame({"id": ["1", "2", "3"], "f": [1, 2, 3]}), edges)
+    text = read_parquet(pd.DataFrame({"id": ["1", "2", "3"], "f": [1, 2, 3]}), edges)
     assert text.ids.dtype.kind == "U"
-    numbers = read_parquet(tmp_path, pd.DataFrame({"id": [1, 2, 3], "f": [1, 2, 3]}), edges.astype(str))
+    numbers = read_parquet(pd.DataFrame({"id": [1, 2, 3], "f": [1, 2, 3]}), edges.astype(str))
     assert numbers.ids.dtype == np.int64
     assert text.edge_index.tolist() == numbers.edge_index.tolist() == [[2, 0], [0, 2]]
 
 
-def test_weights_direction_own_column_names_and_foreign_columns(tmp_path: Path):
+def test_weights_direction_own_column_names_and_foreign_columns(read):
     graph = read(
-        tmp_path,
         "key,f,class\n1,1,10\n2,2,9\n3,3,-1\n",
         "when,to,from,w\nx,2,1,0.5\ny,2,1,0.25\nz,3,3,9\n",
         id_column="key",
@@ -98,45 +106,45 @@ def test_weights_direction_own_column_names_and_foreign_columns(tmp_path: Path):
     assert "kept 1 isolated node" in graph.notes
 
 
-def test_pandas_integers_with_gaps_are_labels(tmp_path: Path):
+def test_pandas_integers_with_gaps_are_labels(read_parquet):
     nodes = pd.DataFrame({"id": [1, 2, 3], "label": [2.0, None, 0.0], "ok": [True, False, True]})
-    graph = read_parquet(tmp_path, nodes, pd.DataFrame({"source": [1], "target": [2]}))
+    graph = read_parquet(nodes, pd.DataFrame({"source": [1], "target": [2]}))
     assert (graph.y.tolist(), graph.classes) == ([1, -1, 0], ("0", "2"))
     assert graph.x.tolist() == [[1], [0], [1]]
 
 
-def test_unknown_ends_can_be_dropped_and_are_counted(tmp_path: Path):
+def test_unknown_ends_can_be_dropped_and_are_counted(read):
     edges = "source,target,weight\na,b,1\nx,b,2\na,y,3\nc,b,4\n"
-    graph = read(tmp_path, edges=edges, drop_unknown=True)
+    graph = read(edges=edges, drop_unknown=True)
     assert graph.weight.tolist() == [1, 1, 4, 4]
     assert "dropped 2 edges to nodes that are not in nodes.csv" in graph.notes
 
 
-def test_an_edge_table_without_rows_is_a_graph_without_edges(tmp_path: Path):
-    graph = read(tmp_path, edges="source,target\n")
+def test_an_edge_table_without_rows_is_a_graph_without_edges(read):
+    graph = read(edges="source,target\n")
     assert graph.num_edges == 0
     assert "no edges" in graph.notes[0]
 
 
-def test_byte_order_mark_windows_line_ends_quotes_and_blank_lines_are_no_obstacle(tmp_path: Path):
+def test_byte_order_mark_windows_line_ends_quotes_and_blank_lines_are_no_obstacle(read):
     nodes = b'\xef\xbb\xbfid,label,f1,f2\r\n"a","cat",1,2.5\r\n\r\nb,, 3,4\r\nc,dog,5,6\r\n'
-    assert read(tmp_path, nodes).fingerprint() == read(tmp_path).fingerprint()
+    assert read(nodes).fingerprint() == read().fingerprint()
 
 
-def test_many_rows_and_wide_rows(tmp_path: Path):
+def test_many_rows_and_wide_rows(read):
     n = 60_000  # several of pyarrow's blocks; ids that are text only near the end
     ids = [str(i) for i in range(n - 1)] + ["last"]
     rng = np.random.default_rng(0)
     ends = rng.integers(0, n, (2, 3 * n))
     nodes = "id,f\n" + "".join(f"{i},0.5\n" for i in ids)
     edges = "source,target\n" + "".join(f"{ids[s]},{ids[t]}\n" for s, t in ends.T)
-    graph = read(tmp_path, nodes, edges)
+    graph = read(nodes, edges)
     expected = Graph.from_edges(ends, np.full((n, 1), 0.5), ids=ids)
     assert graph.fingerprint() == expected.fingerprint()
 
     wide = "id," + ",".join(f"f{j}" for j in range(20_000)) + "\n"
     wide += "".join(f"{i}," + ",".join(["0"] * 19_999 + ["1.25"]) + "\n" for i in "abc")
-    assert read(tmp_path, wide).x.layout == torch.sparse_csr
+    assert read(wide).x.layout == torch.sparse_csr
 
 
 LONG = "x" * 257
@@ -182,21 +190,21 @@ LONG = "x" * 257
         ("id,label,f\na,0,1\nb,-5,2\n", "source,target\na,b\n", "nodes.csv, row 3: label -5"),
     ],
 )
-def test_bad_csv_is_refused_with_file_row_and_remedy(tmp_path: Path, nodes, edges, message):
+def test_bad_csv_is_refused_with_file_row_and_remedy(read, tmp_path: Path, nodes, edges, message):
     with pytest.raises(InvalidInput, match=message) as failure:
-        read(tmp_path, nodes, edges)
+        read(nodes, edges)
     assert str(failure.value).startswith(str(tmp_path))
     assert str(failure.value).endswith(".")
 
 
-def test_a_bad_value_deep_in_a_large_file_is_found(tmp_path: Path):
+def test_a_bad_value_deep_in_a_large_file_is_found(read):
     rows = [f"{i},0.5" for i in range(200_000)]
     rows[123_456] = "123456,half"
     with pytest.raises(InvalidInput, match='row 123458: column "f" holds "half"'):
-        read(tmp_path, "id,f\n" + "\n".join(rows))
+        read("id,f\n" + "\n".join(rows))
     rows[123_456] = "123456"
     with pytest.raises(InvalidInput, match="row 123458: 1 values for 2 columns"):
-        read(tmp_path, "id,f\n" + "\n".join(rows))
+        read("id,f\n" + "\n".join(rows))
 
 
 FRAME = pd.DataFrame({"id": [1, 2, 3], "f": [1.0, 2.0, 3.0]})
@@ -219,19 +227,19 @@ PAIR = pd.DataFrame({"source": [1, 2], "target": [2, 3]})
         (FRAME[["id"]], PAIR, "nodes.parquet, row 1: no feature columns"),
     ],
 )
-def test_bad_parquet_is_refused_with_file_and_row(tmp_path: Path, nodes, edges, message):
+def test_bad_parquet_is_refused_with_file_and_row(read_parquet, nodes, edges, message):
     with pytest.raises(InvalidInput, match=message):
-        read_parquet(tmp_path, nodes, edges)
+        read_parquet(nodes, edges)
 
 
-def test_columns_that_the_user_named_must_be_there(tmp_path: Path):
+def test_columns_that_the_user_named_must_be_there(read):
     with pytest.raises(InvalidInput, match=r'no column "lable".*data\.files\.label_column'):
-        read(tmp_path, label_column="lable")
+        read(label_column="lable")
     with pytest.raises(InvalidInput, match=r'no column "w".*data\.files\.weight_column'):
-        read(tmp_path, weight_column="w")
+        read(weight_column="w")
 
 
-def test_missing_and_foreign_files_are_refused(tmp_path: Path):
+def test_missing_and_foreign_files_are_refused(load_both, tmp_path: Path):
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "fake.parquet").write_text(NODES)
     for edges, message in [
@@ -240,4 +248,4 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path):
         ("fake.parquet", r"fake.parquet: cannot be read"),
     ]:
         with pytest.raises(InvalidInput, match=message):
-            tables.load(FilesSpec(nodes=str(tmp_path / "nodes.csv"), edges=str(tmp_path / edges)))
+            load_both(FilesSpec(nodes=str(tmp_path / "nodes.csv"), edges=str(tmp_path / edges)))

@@ -101,9 +101,7 @@ def test_sampled_neighbours_stand_for_all_on_average():
     graph = graph_of(n=60, edges=900)
     common = ["encoder.layers=1", "augment.feature_mask=[0, 0]", "augment.edge_drop=[0.3, 0.3]"]
     (everything,) = build(graph, *common).views(1)
-    sampled = build(
-        graph, *common, "sampling.negatives=batch", "sampling.batch_size=60", "sampling.num_neighbors=[4]"
-    )
+    sampled = build(graph, *common, "sampling.negatives=batch", "sampling.batch_size=60", "sampling.num_neighbors=[4]")
     encoding = sampled.encoding
     total, rounds = torch.zeros_like(everything.u), 400
     views = EpochViews(encoding.spec, graph, 1, encoding.device, encoding.dtype, redraw_columns=False)

@@ -41,7 +41,9 @@ def test_sums_and_their_gradients_equal_dense_ones(n, m, tile, weighted, both, m
     leaves = [x for x in (p, v, h, g) if x is not None]
     differentiable = [k for k in range(len(found)) if k % 3 == 0 or (k % 3 == 1 and weighted)]
     mine, theirs = (
-        torch.autograd.grad(sum((k + 1) * (x[k] * torch.arange(1, len(x[k]) + 1)).sum() for k in differentiable), leaves)
+        torch.autograd.grad(
+            sum((k + 1) * (x[k] * torch.arange(1, len(x[k]) + 1)).sum() for k in differentiable), leaves
+        )
         for x in (found, expected)
     )
     for a, b in zip(mine, theirs, strict=True):

@@ -72,3 +72,30 @@ def test_collapsed_embeddings_are_reported_not_warned_about():
 def test_one_class_is_refused():
     with pytest.raises(ValueError, match="two classes"):
         cluster(torch.randn(10, 3), torch.zeros(10, dtype=torch.long), seeds=1)
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    z, y = rays(300, 3, 0.3)
+    figures = cluster(z, y, seeds=1, max_nodes=300)
+    assert figures == cluster(z, y, seeds=1, max_nodes=10**9, seed=5)
+    assert not figures["sampled"]
+
+
+def test_above_the_limit_a_seeded_sample_scores_like_all_nodes():
+    z, y = rays(6_000, 4, 0.45)
+    y[::3] = -1
+    whole = cluster(z, y, seeds=2)
+    part = cluster(z, y, seeds=2, max_nodes=1_500, seed=1)
+    assert part["sampled"]
+    assert (part["nodes"], part["available"]) == (1_500, 4_000)
+    assert part == cluster(z, y, seeds=2, max_nodes=1_500, seed=1)
+    assert part != cluster(z, y, seeds=2, max_nodes=1_500, seed=2)
+    assert 0.3 < whole["nmi"]["mean"] < 0.95  # else closeness would be no news
+    for name in ("fmi", "ari", "nmi"):
+        assert part[name]["mean"] == pytest.approx(whole[name]["mean"], abs=0.05)
+
+
+def test_large_samples_use_mini_batches():
+    z, y = rays(3_000, 3, 0.05)
+    assert cluster(z, y, seeds=1, max_nodes=1_000, full_up_to=900)["algorithm"] == "MiniBatchKMeans"
+    assert cluster(z, y, seeds=1, max_nodes=1_000, full_up_to=1_000)["algorithm"] == "KMeans"

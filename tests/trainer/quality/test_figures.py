@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -118,3 +119,29 @@ def test_failed_write_leaves_the_old_file_and_no_scraps(tmp_path, monkeypatch):
         figures._save(draw_loss(history()), target)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
+def test_a_read_only_map_is_drawn_like_the_array(tmp_path, embeddings):
+    z, y = embeddings
+    np.save(tmp_path / "z.npy", z)
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    places = [
+        np.concatenate([group.get_offsets() for group in draw_map(table, y, (), 30, 0).axes[0].collections])
+        for table in (z, mapped)
+    ]
+    np.testing.assert_array_equal(*places)
+    assert words(draw_similarity(mapped, mapped, y, seed=0)) == words(draw_similarity(z, z, y, seed=0))
+
+
+def test_figures_read_only_the_rows_of_their_samples(monkeypatch):
+    """What no sample holds is not a number: if a figure looked at it, t-SNE would refuse and the ratio be lost."""
+    monkeypatch.setattr(figures, "PAIR_NODES", 50)
+    y = np.arange(1_000) % 2
+    z = np.full((1_000, 4), np.nan, dtype=np.float32)
+    pairs = torch.randperm(1_000, generator=torch.Generator().manual_seed(0))[:50].numpy()
+    points = np.random.default_rng(0).permutation(1_000)[:40]
+    for chosen in (pairs, points):
+        z[chosen] = np.eye(4)[y[chosen]] + 0.1 * np.random.default_rng(1).normal(size=(len(chosen), 4))
+    assert "40 of 1,000" in draw_map(z, y, (), 40, 0).axes[0].get_title()
+    assert "distance ratio ≈" in draw_similarity(None, z, y, 0).axes[0].get_title()

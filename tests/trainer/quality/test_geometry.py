@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trainer.quality.geometry import geometry
+from trainer.quality.rows import Rows
 
 
 def test_effective_rank_equals_its_definition_by_svd():
@@ -41,3 +42,14 @@ def test_uniformity_and_norms_equal_their_definitions():
     assert figures["uniformity"] == pytest.approx(torch.stack(terms).mean().log().item(), rel=1e-5)
     assert figures["mean_norm"] == pytest.approx(z.norm(dim=1).mean().item(), rel=1e-5)
     assert figures["std_norm"] == pytest.approx(z.norm(dim=1).std(correction=0).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 299, 300])
+def test_figures_by_pieces_equal_those_of_the_whole_table(piece):
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(300, 6, generator=generator) @ torch.diag(torch.tensor([3, 2, 1, 0.5, 1e-3, 0])) + 40
+    z[150:, :4] += 5  # pieces differ in their mean
+    expected = geometry(z)
+    assert expected["dead_dimensions"] == pytest.approx(1 / 6)
+    for name, value in geometry(Rows(z, torch.float32, piece)).items():
+        assert value == pytest.approx(expected[name], rel=1e-9), name

@@ -96,3 +96,13 @@ def test_missing_kinds_of_pairs_give_no_ratio():
 
 def test_collapsed_embeddings_give_no_ratio():
     assert pair_statistics(torch.ones(20, 3), torch.arange(20) % 2)["distance_ratio"] is None
+
+
+def test_a_memory_map_gives_the_figures_of_the_array(tmp_path):
+    z, y = example(400, unlabelled=30)
+    np.save(tmp_path / "z.npy", z.numpy())
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    for most in (100, 400):
+        found = pair_statistics(mapped, y, max_nodes=most)
+        assert found == pair_statistics(z, y, max_nodes=most)
+        assert (found["nodes"], found["available"]) == (min(most, 370), 370)

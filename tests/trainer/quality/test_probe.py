@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from trainer.quality.probe import PATIENCE, WEIGHT_DECAYS, linear_probe
+from trainer.quality.rows import Rows
 from trainer.quality.splits import Split, choose_split
 
 
@@ -150,7 +151,7 @@ def test_class_missing_from_training_counts_as_wrong():
 def test_figures_are_plain_json(digits):
     z, y, split = digits
     figures = linear_probe(z, y, split, epochs=4).as_dict()
-    assert {type(value) for value in figures.values()} <= {int, float, str, dict}
+    assert {type(value) for value in figures.values()} <= {int, float, bool, str, dict}
     assert figures["sizes"] == {"train": 179, "val": 179, "test": 1439}
 
 
@@ -158,3 +159,50 @@ def test_result_is_frozen(digits):
     z, y, split = digits
     with pytest.raises(dataclasses.FrozenInstanceError):
         linear_probe(z, y, split, epochs=2).test = 1.0
+
+
+def test_a_limit_that_is_not_reached_changes_nothing(digits):
+    z, y, split = digits
+    found = linear_probe(z, y, split, epochs=40, max_nodes=len(split.train))
+    free = linear_probe(z, y, split, epochs=40, max_nodes=10**9)
+    assert torch.equal(found.weight, free.weight)
+    assert found.as_dict() == free.as_dict()
+    assert not found.sampled
+    assert found.used == found.sizes
+
+
+def test_above_the_limit_a_seeded_sample_is_close_to_all_nodes():
+    z, y = blobs(20_000, 16, 4, 2.0)
+    split = choose_split(y, None, "clean", seed=0)
+    whole = linear_probe(z, y, split, epochs=100, seed=1)
+    part = linear_probe(z, y, split, epochs=100, seed=1, max_nodes=1_000)
+    assert part.sampled
+    assert part.sizes == {"train": 2_000, "val": 2_000, "test": 16_000}
+    assert part.used == {"train": 1_000, "val": 1_000, "test": 16_000}
+    assert 0.5 < whole.test < 0.99  # else closeness would be no news
+    assert part.test == pytest.approx(whole.test, abs=0.02)
+    assert torch.equal(part.weight, linear_probe(z, y, split, epochs=100, seed=1, max_nodes=1_000).weight)
+    assert part.val != linear_probe(z, y, split, epochs=100, seed=2, max_nodes=1_000).val
+
+
+def test_a_sampled_probe_is_the_probe_of_some_training_nodes_and_never_of_test_nodes():
+    """Test rows and labels are replaced by nonsense: nothing but the test accuracy may notice."""
+    z, y = blobs(6_000, 8, 3, 2.0)
+    split = choose_split(y, None, "clean", seed=0)
+    found = linear_probe(z, y, split, epochs=60, seed=0, max_nodes=200)
+    other_z, other_y = z.clone(), y.clone()
+    other_z[split.test] = 1e6
+    other_y[split.test] = 99
+    other = linear_probe(other_z, other_y, split, epochs=60, seed=0, max_nodes=200)
+    assert torch.equal(other.weight, found.weight)
+    assert (other.weight_decay, other.epoch, other.val, other.train) == (
+        found.weight_decay, found.epoch, found.val, found.train,
+    )  # fmt: skip
+    assert other.test == 0
+
+
+def test_test_accuracy_by_pieces_is_over_every_test_node(digits):
+    z, y, split = digits
+    whole = linear_probe(z, y, split, epochs=30)
+    pieces = linear_probe(Rows(z, torch.float32, 97), y, split, epochs=30)
+    assert pieces.as_dict() == whole.as_dict()

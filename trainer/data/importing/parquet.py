@@ -1,0 +1,115 @@
+"""A Parquet table in pieces of rows. One that is wide is read a few columns at a time and put together on disk.
+
+A reader holds the current page and dictionary of every column it reads, 2 to 3 MB each in files as pyarrow writes them:
+hundreds of columns at once would be a gigabyte, however few rows are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from trainer.data.mapped import release
+from trainer.data.npy import NpyWriter
+from trainer.data.table_file import Columns, TableFile, is_number
+
+NUMBER_BYTES, TEXT_BYTES = 8, 32  # of a value, guessed to choose how many rows make a piece
+BUFFER_BYTES = (
+    1 << 16
+)  # read of a column at a time: without, each row group is read whole, and many files have just one
+COLUMN_BYTES = 5 << 19  # that a reader holds of a long column
+COLUMN_BLOCKS = 8  # that the columns read together may hold, in blocks
+
+
+def parquet_pieces(
+    table: TableFile, text: list[str], numbers: list[str], *, block_bytes: int, scratch: Path
+) -> Iterator[tuple[Columns, float]]:
+    """Successive rows as from `TableFile.read`, at least once, and the share of the file up to their end."""
+    try:
+        with pq.ParquetFile(table.path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+            for name in numbers:
+                if not is_number(file.schema_arrow.field(name).type):
+                    _refuse_column(table, file, name)
+            groups = _groups(file, numbers, block_bytes * COLUMN_BLOCKS)
+            if len(groups) == 1:
+                yield from _pieces(table, file, text, numbers, block_bytes)
+            else:
+                yield from _wide(table, file, text, groups, block_bytes, scratch)
+    except (OSError, pa.ArrowException) as error:
+        raise table.unreadable(error) from error
+
+
+def _pieces(
+    table: TableFile, file: pq.ParquetFile, text: list[str], numbers: list[str], block_bytes: int
+) -> Iterator[tuple[Columns, float]]:
+    names = [*text, *numbers]
+    rows = max(1, block_bytes // (NUMBER_BYTES * len(numbers) + TEXT_BYTES * len(text)))
+    start, total = 0, file.metadata.num_rows
+    for batch in file.iter_batches(batch_size=rows, columns=names, use_threads=False):
+        columns = table.part(start).convert_parquet(pa.Table.from_batches([batch]), text, numbers)
+        start += len(batch)
+        yield columns, start / total
+    if start == 0:
+        empty = pa.schema([file.schema_arrow.field(name) for name in names]).empty_table()
+        yield table.convert_parquet(empty, text, numbers), 1.0
+
+
+def _groups(file: pq.ParquetFile, numbers: list[str], most_bytes: int) -> list[list[str]]:
+    """The columns of numbers, in order, as many together as may be read at once."""
+    if not numbers or not file.metadata.num_row_groups:
+        return [numbers]
+    first = file.metadata.row_group(0)
+    chunks = (first.column(position) for position in range(first.num_columns))
+    held = {chunk.path_in_schema: min(COLUMN_BYTES, chunk.total_uncompressed_size) for chunk in chunks}
+    groups: list[list[str]] = [[]]
+    total = 0
+    for name in numbers:
+        total += held[name]
+        if total > most_bytes and groups[-1]:
+            groups.append([])
+            total = held[name]
+        groups[-1].append(name)
+    return groups
+
+
+def _wide(
+    table: TableFile, file: pq.ParquetFile, text: list[str], groups: list[list[str]], block_bytes: int, scratch: Path
+) -> Iterator[tuple[Columns, float]]:
+    """Write each group of columns to a file of its own, then walk through all of them side by side."""
+    parts: list[NDArray[Any]] = []
+    for number, group in enumerate(groups):
+        path = scratch / f"columns.{number}.npy"
+        with NpyWriter(path, np.float32, (len(group),)) as writer:
+            for columns, _ in _pieces(table, file, [], group, block_bytes):
+                writer.append(np.stack([columns[name].to_numpy() for name in group], axis=1))
+        parts.append(np.load(path, mmap_mode="r"))
+    width = sum(map(len, groups))
+    start, per_row = 0, TEXT_BYTES + 4 * width
+    for columns, share in _pieces(table, file, text, [], block_bytes * TEXT_BYTES // per_row):
+        rows = len(columns[text[0]])
+        for group, part in zip(groups, parts, strict=True):
+            values = np.ascontiguousarray(part[start : start + rows].T)
+            columns |= {name: pa.chunked_array([column]) for name, column in zip(group, values, strict=True)}
+            release(part)
+        yield columns, share
+        start += rows
+    for number in range(len(groups)):
+        (scratch / f"columns.{number}.npy").unlink()
+
+
+def _refuse_column(table: TableFile, file: pq.ParquetFile, name: str) -> NoReturn:
+    """Show the first value of a column that cannot be numbers."""
+    start = 0
+    for batch in file.iter_batches(columns=[name]):
+        values = batch.column(0)
+        index = next((i for i, value in enumerate(values) if value.is_valid), None)
+        if index is not None:
+            table.part(start).refuse_text(name, index, values[index].as_py())
+        start += len(values)
+    table.refuse_text(name, 0, None if start else file.schema_arrow.field(name).type)
