@@ -189,6 +189,11 @@ class OptimiserSpec(Spec):
 
     epochs: int = Field(100, ge=1, le=1_000_000, description="T_E: outer iterations, one encoder step each")
     lr: float = Field(5e-4, gt=0, le=1, description="learning rate of the encoder")
+    lr_scaling: Literal["linear", "none"] = Field(
+        "linear",
+        description="linear: of k steps in an epoch each takes lr / k, so that lr and epochs mean the same in every "
+        "scope; none: each takes lr",
+    )
     weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on the encoder")
     metric_lr: float | None = Field(None, gt=0, le=1, description="learning rate of M; none: as the encoder's")
     metric_weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on M")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from trainer.errors import Infrastructure, OutOfMemory
+from trainer.parallel.stop import Stop
 
 log = logging.getLogger("trainer")
 
@@ -24,6 +25,9 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[int, Any] = {}
+
+    def how(self) -> Stop | None:
+        return "cancel" if self.requested else None
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses handlers

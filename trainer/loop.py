@@ -1,4 +1,4 @@
-"""Train a spec in a run directory: one loop for every method, made to be interrupted.
+"""Train a spec in a run directory: one way for every method, made to be interrupted.
 
 - Same seed, same CPU, same thread count: same numbers to the bit, also after kill -9 and resume.
 - SIGTERM or SIGINT finishes the step, checkpoints and ends as `Cancelled`; resume goes on from there.
@@ -11,34 +11,28 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from trainer import version
 from trainer.callbacks import Callback, Result
 from trainer.config import TrainSpec
 from trainer.datasets import load
-from trainer.errors import Cancelled, InvalidInput, OutOfMemory
+from trainer.errors import InvalidInput, OutOfMemory
 from trainer.estimate import shape_of
-from trainer.finish import finish
 from trainer.graph import Graph
 from trainer.interruption import StopRequest, translated_failures
-from trainer.memory import peak_rss, usable_memory
-from trainer.methods import build_method
-from trainer.parallel.stop import Stop, stop_requested
+from trainer.memory import usable_memory
+from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
-from trainer.plan import Plan, make_plan, restore_plan, smaller
+from trainer.plan import make_plan, restore_plan, smaller
 from trainer.relay import Relay
-from trainer.run.checkpoint import load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory
-from trainer.step import EpochFigures, take_step
+from trainer.training import Training
 
 log = logging.getLogger("trainer")
-SECONDS_BETWEEN_STEP_EVENTS = 2.0
 
 
 def fit(
@@ -88,7 +82,7 @@ def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
     with translated_failures():
         graph = load(spec.data)
         plan = restore_plan(spec, document, shape_of(graph))
-        _train(run, plan, graph, team, lambda _: False, lambda: stop_requested(run_dir))
+        Training(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir)).go()
 
 
 def _fit(
@@ -96,9 +90,11 @@ def _fit(
     stop: StopRequest,
 ) -> None:  # fmt: skip
     """Plan, train, and go on with smaller plans for as long as memory runs out."""
-    if spec.run.threads and spec.run.workers == 1:
-        torch.set_num_threads(spec.run.threads)
-    _device(spec)  # refuse a missing GPU before anything is loaded
+    alone = spec.run.workers == 1
+    if alone:
+        device = _device(spec)  # refuse a missing GPU before anything is loaded
+        if spec.run.threads:
+            torch.set_num_threads(spec.run.threads)
     graph = graph or load(spec.data)
     for note in graph.notes:
         log.info("%s: %s", graph.name, note)
@@ -113,12 +109,12 @@ def _fit(
         relay = Relay(run.path, plan.spec, callbacks)
         try:
             with translated_failures():
-                if spec.run.workers > 1:
+                if alone:
+                    Training(run, plan, graph, device, Team.solo(), relay, stop.how).go()
+                else:
                     from trainer.parallel.ray_train import fit_parallel
 
                     fit_parallel(plan.spec, run.path, on_event=relay, should_stop=lambda: stop.requested)
-                else:
-                    _train(run, plan, graph, Team.solo(), relay, lambda: "cancel" if stop.requested else None)
             return
         except OutOfMemory as error:
             next_plan = smaller(plan, shape)
@@ -126,79 +122,6 @@ def _fit(
                 raise
             log.warning("memory ran out (%s); going on from the last checkpoint: %s", error, next_plan.reason)
             plan = next_plan
-
-
-def _train(
-    run: RunDirectory, plan: Plan, graph: Graph, team: Team, relay: Callable[[dict], bool],
-    stop: Callable[[], Stop | None],
-) -> None:  # fmt: skip
-    """Epoch after epoch, step after step, from the newest checkpoint on; only rank 0 asks `relay` and `stop`."""
-    spec, started = plan.spec, time.perf_counter()
-    device = _device(spec)
-    method = build_method(spec, graph, device, team)
-    leads = team.rank == 0
-
-    def emit(kind: str, **fields: object) -> bool:
-        """Record an event and tell those who look on; whether one of them asks to stop."""
-        return leads and relay(run.record(kind, **fields))
-
-    place = load_newest(run.path / "checkpoints", method, spec_hash=plan.name, whole_epochs_of=plan.previous)
-    if leads:
-        run.rewind(place.epoch)
-    emit(
-        "resume" if place.epoch or place.figures.steps else "start", epoch=place.epoch, spec_hash=plan.name,
-        version=version(), device=str(device), nodes=graph.num_nodes, edges=graph.num_edges, tags=_tags(spec, device),
-    )  # fmt: skip
-    log.info("%s: %d nodes, %d edges, epoch %d of %d, spec %s", graph.name, graph.num_nodes, graph.num_edges,
-             place.epoch, spec.optimiser.epochs, plan.name[:12])  # fmt: skip
-    if spec.sampling.batch_size is not None:
-        from trainer.sampling.backends import available
-
-        log.info("neighbour sampler: %s (installed: %s)", spec.sampling.backend, ", ".join(available()))
-
-    early = False
-    saved = time.monotonic()
-
-    def checkpoint() -> None:
-        nonlocal saved
-        if leads:
-            keep = spec.run.keep_checkpoints
-            path = save_checkpoint(run.path / "checkpoints", method, place, spec_hash=plan.name, keep=keep)
-            emit("checkpoint", epoch=place.epoch, path=str(path.relative_to(run.path)))
-        saved = time.monotonic()
-
-    def cancel() -> None:
-        emit("cancelled", epoch=place.epoch)
-        raise Cancelled(f"stopped on request after epoch {place.epoch}; `--resume` goes on from there")
-
-    while place.epoch < spec.optimiser.epochs and not early:
-        epoch, tick, told = place.epoch + 1, time.perf_counter(), time.monotonic()
-        for views in method.views(epoch, start=place.figures.steps):
-            metrics = take_step(method, views)
-            place.figures.add(metrics)
-            if place.figures.steps == method.steps:
-                break
-            if leads and time.monotonic() - told >= SECONDS_BETWEEN_STEP_EVENTS:
-                told = time.monotonic()
-                emit("step", epoch=epoch, step=place.figures.steps, steps=method.steps, loss=metrics["loss"])
-            stops = team.any(leads and stop() == "cancel")
-            if stops or team.any(leads and time.monotonic() - saved > 60 * spec.run.checkpoint_minutes):
-                checkpoint()
-            if stops:
-                cancel()
-        figures = place.figures.means() | {"seconds": time.perf_counter() - tick, "rss_mb": peak_rss() / 2**20}
-        if leads and spec.run.diagnose_every and (epoch == 1 or epoch % spec.run.diagnose_every == 0):
-            figures |= method.diagnose(views)
-        place.epoch, place.figures = epoch, EpochFigures()
-        early = team.any(emit("epoch", epoch=epoch, metrics=figures) or (leads and stop() == "finish"))
-        finished = early or epoch == spec.optimiser.epochs
-        stops = team.any(leads and stop() == "cancel")
-        if finished or stops or epoch % spec.run.checkpoint_every == 0:
-            checkpoint()
-        if stops and not finished:
-            cancel()
-    if leads:
-        finish(run, plan, method, graph, emit, stop, early=early, started=started)
 
 
 def _result(run: RunDirectory) -> Result:
@@ -213,14 +136,6 @@ def _device(spec: TrainSpec) -> torch.device:
     if spec.run.device == "cuda" and not has_cuda:
         raise InvalidInput("run.device is cuda, and torch sees no GPU here. Set run.device to auto or cpu.")
     return torch.device("cuda" if has_cuda and spec.run.device != "cpu" else "cpu")
-
-
-def _tags(spec: TrainSpec, device: torch.device) -> dict[str, str]:
-    return {
-        "dataset": spec.data.name, "method": spec.method, "metric": spec.metric.kind, "preset": spec.preset or "",
-        "protocol": spec.evaluation.protocol, "seed": str(spec.run.seed), "version": version(), "device": str(device),
-        "negatives": spec.sampling.negatives or "", "torch": torch.__version__,
-    }  # fmt: skip
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def disk(options: argparse.Namespace) -> None:
         print(f"  import: {found['seconds']:.0f} s, peak RSS {found['peak'] / 1e9:.2f} GB", flush=True)
         found = measured(do="train_and_export", folder=str(folder), batches=options.batches, exported=options.exported)
         print(
-            f"  {options.batches} batches of 2,048: {found['train_seconds']:.0f} s; {options.exported:,} exported rows: "
+            f"  {options.batches} batches of 2,048: {found['train_seconds']:.0f} s; {options.exported:,} exported rows "
             f"{found['export_seconds']:.0f} s; peak RSS {found['peak'] / 1e9:.2f} GB"
         )
 

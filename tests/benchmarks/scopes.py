@@ -49,7 +49,7 @@ def train(dataset: str, scope: str, seed: int, options: argparse.Namespace) -> d
     document = apply_overrides(
         preset_document("nml", dataset),
         [
-            f"run.seed={seed}", "run.track=false", "run.diagnose_every=10", "evaluation.figures=false",
+            f"run.seed={seed}", "run.track=false", "run.diagnose_every=5", "evaluation.figures=false",
             f"encoder.hidden={options.width}", f"encoder.dim={options.width}", f"metric.hidden={options.width}",
             f"objective.inner_steps={options.inner_steps}", *SCOPES[scope], *options.overrides,
         ],

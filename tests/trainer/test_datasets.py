@@ -19,8 +19,45 @@ from trainer.errors import InvalidInput
 from trainer.home import nml_home
 
 
-def test_every_name_of_the_spec_has_a_loader_and_a_line():
-    assert set(LOADERS) == set(get_args(DatasetName)) == {info.name for info in catalog()}
+def test_every_name_of_the_spec_has_a_loader_and_a_line(tmp_path: Path):
+    names = set(get_args(DatasetName))
+    assert set(LOADERS) == names
+    assert {info.name for info in catalog(home=tmp_path)} == names - {"imported"}  # they have lines of their own
+
+
+def test_imported_graphs_are_listed_and_loaded_by_their_names(tmp_path: Path):
+    graph = load(DataSpec(name="synthetic", synthetic=SMALL))
+    for name in ("b", "a.1"):
+        graph.save(tmp_path / "graphs" / name)
+    (tmp_path / "graphs" / ".b.0123456789ab").mkdir()  # an import that is not finished
+    listed = [info for info in catalog(home=tmp_path) if info.kind == "imported"]
+    assert [info.name for info in listed] == ["a.1", "b"]
+    assert (listed[0].nodes, listed[0].edges, listed[0].classes) == (50, graph.num_edges, graph.num_classes)
+    loaded = load(DataSpec(name="imported", imported="b"), home=tmp_path)
+    assert loaded.fingerprint() == graph.fingerprint()
+    prepared = load(DataSpec(name="imported", imported="b", features="rownorm"), home=tmp_path)
+    torch.testing.assert_close(prepared.x.to_dense(), rownorm(graph.x).to_dense())
+
+
+def test_an_unknown_import_is_refused_with_those_there_are(tmp_path: Path):
+    spec = DataSpec(name="imported", imported="papers")
+    with pytest.raises(
+        InvalidInput, match=r'no imported graph is called "papers" .*there are none.*nml datasets import'
+    ):
+        load(spec, home=tmp_path)
+    for name in ("a", "b"):
+        load(DataSpec(name="synthetic", synthetic=SMALL)).save(tmp_path / "graphs" / name)
+    with pytest.raises(InvalidInput, match="there are a, b"):
+        load(spec, home=tmp_path)
+
+
+def test_a_damaged_import_is_listed_as_not_ready(tmp_path: Path):
+    (tmp_path / "graphs" / "broken").mkdir(parents=True)
+    (tmp_path / "graphs" / "broken" / "manifest.json").write_text("{")
+    info = catalog(home=tmp_path)[-1]
+    assert (info.name, info.nodes, info.offline) == ("broken", None, False)
+    with pytest.raises(InvalidInput, match="not a saved graph"):
+        load(DataSpec(name="imported", imported="broken"), home=tmp_path)
 
 
 def test_catalogue_tells_the_truth_about_digits():

@@ -68,15 +68,16 @@ class NegativeMetricLearning(Method):
             )
         self.bank = Bank(n, spec.encoder.dim) if sampling.negatives == "bank" else None
         self.to(device=device, dtype=dtype)
-        self.optimisers = {"encoder": _adam(self.encoder, spec.optimiser.lr, spec.optimiser.weight_decay)}
+        self.encoding = build_encoding(spec, graph, self.encoder, team, device, dtype)
+        self.steps = self.encoding.steps
+        share = 1 / self.steps if spec.optimiser.lr_scaling == "linear" else 1.0
+        self.optimisers = {"encoder": _adam(self.encoder, share * spec.optimiser.lr, spec.optimiser.weight_decay)}
         # M is frozen except in its own steps: the encoder's gradients pass through it without reaching its parameters.
         self._metric_parameters = [parameter for parameter in self.metric.parameters() if parameter.requires_grad]
         if self._metric_parameters:
-            metric_lr = spec.optimiser.metric_lr or spec.optimiser.lr
+            metric_lr = share * (spec.optimiser.metric_lr or spec.optimiser.lr)
             self.optimisers["metric"] = _adam(self.metric, metric_lr, spec.optimiser.metric_weight_decay)
             self.metric.requires_grad_(False)
-        self.encoding = build_encoding(spec, graph, self.encoder, team, device, dtype)
-        self.steps = self.encoding.steps
         self._memory = TileMemory(sampling.keep_mb or 0)
         self._reencodes = spec.objective.inner_recompute and self.encoder.is_random
 

@@ -121,5 +121,7 @@ def _restore(method: Method, tensors: dict[str, Tensor], scalars: dict[str, Any]
                 state.setdefault(int(index), {})[moment] = value
         groups = optimiser.state_dict()["param_groups"]
         for group, stored in zip(groups, scalars[name], strict=True):
-            group.update(stored)
+            group.update(
+                {key: value for key, value in stored.items() if key != "lr"}
+            )  # lr: the plan has it
         optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,26 +9,15 @@ import pytest
 import torch
 
 from tests.trainer.parallel.member import loss_of, rows_of
+from tests.trainer.parallel.teams import run_team
 from trainer.parallel.team import Team
-
-SECONDS = 120  # far more than a healthy team needs; a worker that waits for ever must not
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def members(request, tmp_path_factory, repo_root) -> list[dict[str, np.ndarray]]:
     """What each of 2 or 3 workers found, by rank."""
     size, folder = request.param, tmp_path_factory.mktemp("team")
-    script = Path(__file__).with_name("member.py")
-    commands = [[sys.executable, str(script), str(rank), str(size), str(folder)] for rank in range(size)]
-    processes = [subprocess.Popen(command, cwd=repo_root, stderr=subprocess.PIPE, text=True) for command in commands]
-    try:
-        for process in processes:
-            _, complaint = process.communicate(timeout=SECONDS)
-            assert process.returncode == 0, complaint
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    run_team(Path(__file__).with_name("member.py"), size, folder, repo_root)
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
 
 

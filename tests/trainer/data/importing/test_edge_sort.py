@@ -82,3 +82,19 @@ def test_one_edge_listed_more_often_than_fits_is_still_one(tmp_path):
     assert found[0].tolist() == [0, 0, 1, 1, 1]
     assert (found[1].tolist(), found[2].tolist()) == ([3], [500])
     assert found[3][0] == "merged 999 duplicate edges, adding their weights"
+
+
+def test_weights_are_added_in_the_order_of_the_list(tmp_path):
+    """1 + 2^-24 is a tie for float32: four times 2^-54 tips it if added first and is lost if added last."""
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 40, 2_000)
+    edge_index = np.stack([keys % 8, 10 + keys // 8])
+    weight = np.full(2_000, 2.0**-54, dtype=np.float32)
+    for key in range(0, 40, 2):
+        at = np.flatnonzero(keys == key)
+        weight[at[:2]] = 1, 2.0**-24
+        weight[at[6:]] = 0
+    found = sort_on_disk(tmp_path, edge_index, weight, 20, directed=True, at_once=600, expected=2_000)
+    reference = compress(edge_index, weight, 20, directed=True)
+    assert len(set(reference.weight.tolist())) > 1
+    assert_equal(found, reference)
