@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import trainer
 from trainer.callbacks import Callback
 from trainer.config import parse_spec, spec_hash
+from trainer.data.importing.graph import import_graph
+from trainer.datasets import load
 from trainer.errors import Cancelled
 from trainer.run.directory import read_events
 
@@ -124,3 +127,19 @@ def test_backends_and_loader_processes_are_choices_of_speed(tmp_path):
     ahead = trainer.fit(parse_spec(document(**small, sampling={"loader_workers": 1})), tmp_path / "ahead")
     assert curve(plain.directory) == curve(ahead.directory)
     assert plain.metrics["spec_hash"] == ahead.metrics["spec_hash"]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_graph_on_disk_trains_as_the_same_graph_in_memory(tmp_path, monkeypatch, dense):
+    monkeypatch.setenv("NML_HOME", str(tmp_path))
+    synthetic = {"nodes": 500, "classes": 3, "features": 12, "active_features": 9 if dense else 1, "seed": 4}
+    spec = document(data={"synthetic": synthetic}, optimiser={"epochs": 2})
+    import_graph(parse_spec(spec).data, "mine")
+    on_disk = spec | {"data": {"name": "imported", "imported": "mine"}}
+    graph = load(parse_spec(on_disk).data)
+    assert graph.is_mapped
+    assert (graph.x.layout == torch.strided) == dense
+    one = trainer.fit(parse_spec(spec), tmp_path / "memory")
+    other = trainer.fit(parse_spec(on_disk), tmp_path / "disk")
+    assert curve(one.directory) == curve(other.directory)
+    assert one.embeddings.read_bytes() == other.embeddings.read_bytes()
