@@ -57,12 +57,12 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        return sum(self.parts.get(name, 0) for name in ALWAYS) + self._need(self.peak)
+        return sum(self.parts.get(name, 0) for name in ALWAYS) + self.need(self.peak)
 
     @property
     def peak(self) -> str:
         """The phase that needs most."""
-        return max(PHASES, key=self._need)
+        return max(PHASES, key=self.need)
 
     @property
     def largest(self) -> str:
@@ -78,7 +78,8 @@ class Estimate:
             return "from the first step on"
         return next(f"while {phase}" for phase, parts in PHASES.items() if part in parts)
 
-    def _need(self, phase: str) -> int:
+    def need(self, phase: str) -> int:
+        """Bytes of a phase beside what is there all the time."""
         return sum(self.parts.get(name, 0) for name in PHASES[phase])
 
     def document(self) -> dict[str, Any]:

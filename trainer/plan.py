@@ -7,7 +7,7 @@
 
 What the spec does say is never changed. The choice goes to plan.json in the run directory and holds for the rest of the
 run, also on another machine. If memory runs out all the same, the next smaller plan goes on: half the tile while that
-can help, then half the batch.
+helps, then half the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_KEEP_MB = 1_024
 DEFAULT_FAN_OUT = 10
 BATCHES = (4_096, 2_048, 1_024, 512, 256, 128)  # tried in this order
 SMALLEST_TILE, SMALLEST_BATCH = 64, 32
-TILES_MATTER = 0.05  # of what a run needs beside its libraries: with less, a smaller tile would free nothing
+WORTH_TRYING = 0.05  # of what training needs: a plan that saves less would only run out of memory again
 
 _ADVICE = {
     "graph": "Import it with `nml datasets import`: an imported graph stays on disk.",
@@ -106,29 +106,35 @@ def restore_plan(spec: TrainSpec, document: dict[str, Any], shape: GraphShape) -
 
 
 def smaller(plan: Plan, shape: GraphShape) -> Plan | None:
-    """The next plan to try after memory ran out, or None when there is nothing left to halve."""
+    """The next plan to try after memory ran out, or None when nothing that is left to halve would free enough."""
+    for changes in _reductions(plan, shape):
+        spec = plan.spec.model_copy(update={"sampling": plan.spec.sampling.model_copy(update=changes)})
+        memory = estimate(spec, shape)
+        if memory.need("training") > (1 - WORTH_TRYING) * plan.memory.need("training"):
+            continue
+        before = plan.spec.sampling.model_dump()
+        what = ", ".join(f"{name} {value}" for name, value in changes.items() if value != before[name])
+        reason = f"{plan.reason}; memory ran out, so {what}"
+        previous = plan.previous if spec_hash(spec) == plan.name else (*plan.previous, plan.name)
+        return replace(plan, spec=spec, memory=memory, reason=reason, previous=previous)
+    return None
+
+
+def _reductions(plan: Plan, shape: GraphShape) -> Iterator[dict[str, Any]]:
+    """What to change, the cheapest first: nothing kept and half the tile, then batches, each half the one before."""
     sampling = plan.spec.sampling
-    assert sampling.tile is not None
-    beside_libraries = plan.memory.total - plan.memory.parts["runtime"]
-    matters = plan.memory.parts["tiles"] >= TILES_MATTER * beside_libraries
-    changes: dict[str, Any]
-    if sampling.keep_mb or (sampling.tile > SMALLEST_TILE and matters):
-        changes = {"tile": max(min(SMALLEST_TILE, sampling.tile), sampling.tile // 2), "keep_mb": 0}
-    elif sampling.batch_size is None:
-        sizes = [size for size in BATCHES if size <= shape.nodes // 2]
-        if not sizes:
-            return None
-        changes = {"batch_size": sizes[0], "num_neighbors": (-1,) * plan.spec.encoder.layers}
-    elif sampling.batch_size > SMALLEST_BATCH:
-        changes = {"batch_size": max(SMALLEST_BATCH, sampling.batch_size // 2)}
-    else:
-        return None
-    spec = plan.spec.model_copy(update={"sampling": sampling.model_copy(update=changes)})
-    before = sampling.model_dump()
-    what = ", ".join(f"{name} {value}" for name, value in changes.items() if value != before[name])
-    reason = f"{plan.reason}; memory ran out, so {what}"
-    previous = plan.previous if spec_hash(spec) == plan.name else (*plan.previous, plan.name)
-    return replace(plan, spec=spec, memory=estimate(spec, shape), reason=reason, previous=previous)
+    tile, batch = sampling.tile, sampling.batch_size
+    assert tile is not None
+    if sampling.keep_mb or tile > SMALLEST_TILE:
+        yield {"tile": max(min(SMALLEST_TILE, tile), tile // 2), "keep_mb": 0}
+    if batch is None:
+        for seeds in BATCHES:
+            if seeds <= shape.nodes // 2:
+                yield {"batch_size": seeds, "num_neighbors": (-1,) * plan.spec.encoder.layers}
+        return
+    while batch > SMALLEST_BATCH:
+        batch = max(SMALLEST_BATCH, batch // 2)
+        yield {"batch_size": batch}
 
 
 def size(count: float) -> str:

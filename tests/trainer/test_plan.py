@@ -152,7 +152,7 @@ def test_workers_share_the_memory_of_a_machine():
         make_plan(four, LARGE, 2 * GB)
 
 
-def test_after_memory_ran_out_kept_tiles_go_first_then_tiles_then_the_batch_and_then_there_is_nothing_left():
+def test_after_memory_ran_out_kept_tiles_go_first_then_tiles_then_the_batch_until_nothing_helps():
     plan = make_plan(asked(negatives="batch", batch_size=2048, tile=2048, keep_mb=1000), LARGE, 20 * GB)
     steps = [plan]
     while (following := smaller(steps[-1], LARGE)) is not None:
@@ -160,11 +160,10 @@ def test_after_memory_ran_out_kept_tiles_go_first_then_tiles_then_the_batch_and_
         assert len(steps) < 30
     shrunk = [step.spec.sampling for step in steps]
     assert (shrunk[1].tile, shrunk[1].keep_mb, shrunk[1].batch_size) == (1024, 0, 2048)
-    assert shrunk[-1].batch_size == SMALLEST_BATCH
+    assert SMALLEST_BATCH <= shrunk[-1].batch_size <= 256
     for before, after in itertools.pairwise(shrunk):
         if after.batch_size < before.batch_size:
             assert (after.tile, after.keep_mb) == (before.tile, 0)
-            assert after.batch_size == before.batch_size // 2
         else:
             assert after.tile == max(SMALLEST_TILE, before.tile // 2)
     needs = [step.memory.total for step in steps]
@@ -172,7 +171,13 @@ def test_after_memory_ran_out_kept_tiles_go_first_then_tiles_then_the_batch_and_
     assert steps[1].previous == ()  # a tile changes no result: checkpoints in the middle of an epoch still serve
     assert plan.name in steps[-1].previous
     assert steps[-1].name not in steps[-1].previous
-    assert "memory ran out, so batch_size 1024" in steps[-1].reason
+    assert "memory ran out, so tile 1024, keep_mb 0; memory ran out, so batch_size 1024" in steps[-1].reason
+
+
+def test_where_weights_take_the_memory_no_smaller_batch_is_tried():
+    shape = GraphShape(1_000, 2_000, 50_000, nonzeros=10_000)
+    plan = make_plan(spec(encoder={"hidden": 8192}, sampling={"batch_size": 64, "keep_mb": 0}), shape, 100 * GB)
+    assert smaller(plan, shape) is None
 
 
 def test_after_memory_ran_out_on_the_whole_graph_it_is_encoded_by_batches():
