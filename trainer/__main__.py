@@ -14,7 +14,7 @@ from pathlib import Path
 from trainer.config import parse_spec
 from trainer.documents import read_document
 from trainer.errors import TrainerError
-from trainer.memory import parse_size
+from trainer.planning.memory import parse_size
 from trainer.threads import wait_politely
 
 

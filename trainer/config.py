@@ -202,7 +202,7 @@ class OptimiserSpec(Spec):
 class SamplingSpec(Spec):
     """Which negatives an anchor meets, and how much of the graph and of the similarities is in memory at once.
 
-    What is None is chosen before the run from the memory there is (trainer.plan) and written to plan.json.
+    What is None is chosen before the run from the memory there is (trainer.planning.plan) and written to plan.json.
     """
 
     negatives: Literal["batch", "bank", "graph"] | None = Field(

@@ -2,7 +2,7 @@
 
 - Same seed, same CPU, same thread count: same numbers to the bit, also after kill -9 and resume.
 - SIGTERM or SIGINT finishes the step, checkpoints and ends as `Cancelled`; resume goes on from there.
-- What does not fit in memory is planned for (trainer.plan): batches, tiles, memory maps. If memory runs out all the
+- What does not fit in memory is planned for (trainer.planning): batches, tiles, memory maps. If memory runs out all the
   same, the run goes on from its last checkpoint with a smaller tile, then a smaller batch.
 - `run.workers` > 1 trains the same loop in a team of processes on Ray (trainer.parallel); rank 0 writes the run.
 """
@@ -21,16 +21,16 @@ from trainer.callbacks import Callback, Result
 from trainer.config import TrainSpec
 from trainer.datasets import load
 from trainer.errors import InvalidInput, OutOfMemory
-from trainer.estimate import shape_of
 from trainer.graph import Graph
-from trainer.interruption import StopRequest, translated_failures
-from trainer.memory import usable_memory
 from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
-from trainer.plan import make_plan, restore_plan, smaller
-from trainer.relay import Relay
+from trainer.planning.estimate import shape_of
+from trainer.planning.memory import usable_memory
+from trainer.planning.plan import make_plan, restore_plan, smaller
 from trainer.run.directory import RunDirectory
-from trainer.training import Training
+from trainer.training.attempt import Training
+from trainer.training.interruption import StopRequest, translated_failures
+from trainer.training.relay import Relay
 
 log = logging.getLogger("trainer")
 

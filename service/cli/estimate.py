@@ -37,9 +37,9 @@ def estimate(
 
     Ends with code 4 if the run does not fit, however it is planned.
     """
-    from trainer.memory import parse_size, usable_memory
-    from trainer.plan import make_plan
-    from trainer.shape import shape_of_data
+    from trainer.planning.memory import parse_size, usable_memory
+    from trainer.planning.plan import make_plan
+    from trainer.planning.shape import shape_of_data
 
     spec = assemble(spec_file, dataset, preset, list(overrides or []))
     limit = usable_memory() if memory_limit is None else parse_size(memory_limit)
@@ -53,7 +53,7 @@ def estimate(
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from trainer.plan import size
+    from trainer.planning.plan import size
 
     console, shape, memory, sampling = result_console(), found["shape"], found["memory"], found["sampling"]
     filled = None if shape["nonzeros"] is None else shape["nonzeros"] / (shape["nodes"] * shape["features"])

@@ -45,7 +45,7 @@ def train(
     nml train --dataset cora --preset nml-official --out runs/cora
     nml train --set data.name=files --set data.files.nodes=n.csv --set data.files.edges=e.csv
     """
-    from trainer.memory import parse_size
+    from trainer.planning.memory import parse_size
 
     extra = list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []

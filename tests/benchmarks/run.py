@@ -31,7 +31,7 @@ from trainer.methods import build_method
 from trainer.nn.contrast import contrast
 from trainer.nn.tiled import TileMemory
 from trainer.presets import preset_document
-from trainer.step import train_epoch
+from trainer.training.step import train_epoch
 
 DIM, TAU, REG = 512, 0.5, 3.0
 FORMS = {

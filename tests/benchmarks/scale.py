@@ -64,7 +64,7 @@ def one_epoch(nodes: int) -> dict[str, Any]:
     import trainer
     from trainer.config import parse_spec
     from trainer.datasets import load
-    from trainer.memory import peak_rss
+    from trainer.planning.memory import peak_rss
     from trainer.run.directory import read_events
 
     spec = parse_spec(
@@ -100,10 +100,10 @@ def exact(options: argparse.Namespace) -> None:
 def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     from trainer.config import DataSpec, parse_spec
     from trainer.datasets import load
-    from trainer.memory import peak_rss
     from trainer.methods import build_method
+    from trainer.planning.memory import peak_rss
     from trainer.presets import preset_document
-    from trainer.step import train_epoch
+    from trainer.training.step import train_epoch
 
     graph = load(DataSpec(name="physics"))
     loaded = resident()
@@ -161,7 +161,7 @@ def write_tables(folder: str, nodes: int) -> dict[str, Any]:
 def import_tables(folder: str) -> dict[str, Any]:
     from trainer.config import DataSpec, FilesSpec
     from trainer.data.importing.graph import import_graph
-    from trainer.memory import peak_rss
+    from trainer.planning.memory import peak_rss
 
     files = FilesSpec(nodes=f"{folder}/nodes.parquet", edges=f"{folder}/edges.parquet")
     started = time.perf_counter()
@@ -172,10 +172,10 @@ def import_tables(folder: str) -> dict[str, Any]:
 def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]:
     from trainer.config import parse_spec
     from trainer.datasets import load
-    from trainer.memory import peak_rss
     from trainer.methods import build_method
+    from trainer.planning.memory import peak_rss
     from trainer.run.export import export_embeddings
-    from trainer.step import take_step
+    from trainer.training.step import take_step
 
     sampling = {"negatives": "batch", "batch_size": 2048, "num_neighbors": [10, 10]}
     spec = parse_spec(SMALL_MODEL | {"data": {"name": "imported", "imported": "large"}, "sampling": sampling})

@@ -19,10 +19,10 @@ import trainer
 from trainer.callbacks import Callback, Signal
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
-from trainer.interruption import translated_failures
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.run.directory import read_events
 from trainer.run.export import read_embeddings
+from trainer.training.interruption import translated_failures
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 300, "classes": 3, "features": 30, "active_features": 6}},

@@ -15,7 +15,7 @@ from trainer.parallel.team import Team
 def build_encoding(
     spec: TrainSpec, graph: Graph, encoder: Encoder, team: Team, device: torch.device, dtype: torch.dtype
 ) -> Encoding:
-    """What a planned spec asks for (trainer.plan fills in scope, batch and neighbours)."""
+    """What a planned spec asks for (trainer.planning.plan fills in scope, batch and neighbours)."""
     sampling = spec.sampling
     if sampling.batch_size is None:
         return WholeGraph(spec, graph, encoder, device, dtype)

@@ -35,6 +35,7 @@ def degree_scale(graph: Graph, augmentation: Augmentation, dtype: torch.dtype) -
             kept *= graph.weight[edges]
         scale[start:stop] = torch.ones(stop - start, dtype=dtype).index_add_(0, target, kept).rsqrt_()
         start = stop
+        graph.release()
     return scale
 
 

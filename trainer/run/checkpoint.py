@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trainer.methods.interface import Method
 from trainer.run.atomic import sha256, sync_directory, write_json
-from trainer.step import EpochFigures
+from trainer.training.step import EpochFigures
 
 log = logging.getLogger("trainer")
 
@@ -121,7 +121,5 @@ def _restore(method: Method, tensors: dict[str, Tensor], scalars: dict[str, Any]
                 state.setdefault(int(index), {})[moment] = value
         groups = optimiser.state_dict()["param_groups"]
         for group, stored in zip(groups, scalars[name], strict=True):
-            group.update(
-                {key: value for key, value in stored.items() if key != "lr"}
-            )  # lr: the plan has it
+            group.update({key: value for key, value in stored.items() if key != "lr"})  # lr: the plan has it
         optimiser.load_state_dict({"state": state, "param_groups": groups})

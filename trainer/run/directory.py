@@ -84,7 +84,7 @@ class RunDirectory:
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """What was decided when the run first started (trainer.plan)."""
+        """What was decided when the run first started (trainer.planning.plan)."""
         file = self.path / "plan.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 

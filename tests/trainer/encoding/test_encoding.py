@@ -18,7 +18,7 @@ from trainer.nn import blocks
 from trainer.nn.blocks import degree_scale
 from trainer.nn.views import Propagation, draw_augmentations
 from trainer.sampling.batches import Batches
-from trainer.step import train_epoch
+from trainer.training.step import train_epoch
 
 SMALL = {
     "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8},

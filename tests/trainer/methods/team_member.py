@@ -12,7 +12,7 @@ from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.datasets import load
 from trainer.methods import build_method
 from trainer.parallel.team import Team
-from trainer.step import train_epoch
+from trainer.training.step import train_epoch
 
 SCOPES = ("batch", "bank", "graph")
 EPOCHS = 4

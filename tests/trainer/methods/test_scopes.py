@@ -12,7 +12,7 @@ from trainer.datasets import load
 from trainer.documents import apply_overrides
 from trainer.errors import InvalidInput
 from trainer.methods import build_method
-from trainer.step import take_step, train_epoch
+from trainer.training.step import take_step, train_epoch
 
 GRAPH = DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=240, classes=3, features=30, active_features=5))
 DOCUMENT = {

@@ -13,7 +13,7 @@ from trainer.graph import Graph
 from trainer.methods import build_method
 from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
-from trainer.step import EpochFigures, train_epoch
+from trainer.training.step import EpochFigures, train_epoch
 
 SPEC = TrainSpec()
 

@@ -15,11 +15,10 @@ from trainer.config import TrainSpec
 from trainer.errors import Cancelled
 from trainer.evaluate import evaluate
 from trainer.graph import Graph
-from trainer.memory import peak_rss
-from trainer.methods.interface import Method
 from trainer.nn.encoder import Encoder
 from trainer.parallel.stop import Stop
-from trainer.plan import Plan
+from trainer.planning.memory import peak_rss
+from trainer.planning.plan import Plan
 from trainer.quality.figures import draw_all
 from trainer.run.atomic import write_json
 from trainer.run.directory import RunDirectory
@@ -34,7 +33,7 @@ SECONDS_BETWEEN_EVENTS = 2.0
 def finish(
     run: RunDirectory,
     plan: Plan,
-    method: Method,
+    encoder: Encoder,
     graph: Graph,
     emit: Callable[..., bool],
     stop: Callable[[], Stop | None],
@@ -42,7 +41,7 @@ def finish(
     early: bool,
     started: float,
 ) -> None:
-    """Turn a trained method into embeddings, figures and metrics; emit tells of each phase, stop may end it.
+    """Turn a trained encoder into embeddings, figures and metrics; emit tells of each phase, stop may end it.
 
     Raises:
         Cancelled: stopped on request; a resumed run goes on where the export was.
@@ -71,7 +70,7 @@ def finish(
     phase("export")
     fingerprint = graph.fingerprint()
     vectors_file = export_embeddings(
-        run.path / "embeddings", method.encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
+        run.path / "embeddings", encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
     )
     vectors = np.load(vectors_file, mmap_mode="r")
     phase("evaluate")

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import TrainSpec
-from trainer.reach import Reach, contrasted, reached
-from trainer.shape import GraphShape as GraphShape
-from trainer.shape import shape_of as shape_of
+from trainer.planning.reach import Reach, contrasted, reached
+from trainer.planning.shape import GraphShape as GraphShape
+from trainer.planning.shape import shape_of as shape_of
 
 MB = 2**20
 ALWAYS = ("runtime", "graph", "features")
@@ -40,7 +40,7 @@ _TEAM = 150 * 10**6  # Ray and torch.distributed, where there are several worker
 
 _FRAGMENTS = 1.25  # what malloc does not give back between steps where arrays are below 32 MB; 1.0 to 1.4 measured
 _DIAGNOSED = 512  # anchors, trainer.methods.nml
-_COMPARED_UP_TO = 20_000  # nodes, trainer.finish
+_COMPARED_UP_TO = 20_000  # nodes, trainer.training.finish
 _DRAWN_PAIRS = 10_000  # nodes, trainer.quality.figures
 _FULL_KMEANS = 20_000  # nodes, trainer.quality.clustering
 _BANK_ROWS = 65_536  # trainer.methods.bank

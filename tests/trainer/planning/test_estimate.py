@@ -14,14 +14,14 @@ from trainer import estimate as module
 from trainer import finish
 from trainer.config import parse_spec
 from trainer.datasets import load
-from trainer.estimate import estimate
 from trainer.methods import bank, nml
 from trainer.nn import encoder, rowwise
-from trainer.plan import make_plan
+from trainer.planning.estimate import estimate
+from trainer.planning.plan import make_plan
+from trainer.planning.reach import contrasted, reached
+from trainer.planning.shape import GraphShape, shape_of, shape_of_data
 from trainer.quality import clustering, figures
-from trainer.reach import contrasted, reached
 from trainer.sampling.batches import Batches
-from trainer.shape import GraphShape, shape_of, shape_of_data
 
 GB = 10**9
 SHAPE = GraphShape(10_000, 100_000, 300, nonzeros=100_000, classes=5)

@@ -16,16 +16,16 @@ import torch
 from trainer import version
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled
-from trainer.finish import finish
 from trainer.graph import Graph
-from trainer.memory import peak_rss
 from trainer.methods import build_method
 from trainer.parallel.stop import Stop
 from trainer.parallel.team import Team
-from trainer.plan import Plan
+from trainer.planning.memory import peak_rss
+from trainer.planning.plan import Plan
 from trainer.run.checkpoint import load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory
-from trainer.step import EpochFigures, take_step
+from trainer.training.finish import finish
+from trainer.training.step import EpochFigures, take_step
 
 log = logging.getLogger("trainer")
 SECONDS_BETWEEN_STEP_EVENTS = 2.0
@@ -73,7 +73,9 @@ class Training:
             if cancelled and not finished:
                 self._cancel()
         if self.leads:
-            finish(self.run, self.plan, self.method, self.graph, self._emit, self._stop, early=early, started=started)
+            encoder = self.method.encoder
+            del self.method  # kept tiles, moments and a bank would lie beside the export for nothing
+            finish(self.run, self.plan, encoder, self.graph, self._emit, self._stop, early=early, started=started)
 
     def _epoch(self) -> dict[str, float]:
         """The steps that are left of an epoch; returns its figures."""

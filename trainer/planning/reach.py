@@ -1,4 +1,4 @@
-"""How much of a graph one step touches, told before anything is sampled (trainer.estimate)."""
+"""How much of a graph one step touches, told before anything is sampled (trainer.planning.estimate)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trainer.config import TrainSpec
-from trainer.shape import GraphShape
+from trainer.planning.shape import GraphShape
 
 _SKEW = 4  # times the mean degree of those found by following edges; 3 to 4 in the public sets
 

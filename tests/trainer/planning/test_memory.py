@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import InvalidInput
-from trainer.memory import LARGEST, SMALLEST, USED_SHARE, parse_size, peak_rss, usable_memory
+from trainer.planning.memory import LARGEST, SMALLEST, USED_SHARE, parse_size, peak_rss, usable_memory
 
 GB = 10**9
 MACHINE_KB = 16_000_000
@@ -92,7 +92,9 @@ def test_the_peak_counts_what_this_process_had_and_not_what_its_parent_has():
     held = bytearray(400 * 10**6)
     held[::4096] = b"x" * len(held[::4096])  # touched, so resident
     assert peak_rss() > len(held)
-    code = "from trainer.memory import peak_rss; print(peak_rss()); b = bytearray(50_000_000); print(peak_rss())"
+    code = (
+        "from trainer.planning.memory import peak_rss; print(peak_rss()); b = bytearray(50_000_000); print(peak_rss())"
+    )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, child.stdout.split())
     assert before < 200 * 10**6

@@ -18,7 +18,7 @@ from trainer.data.public import SETS
 from trainer.datasets import load
 from trainer.errors import InvalidInput
 from trainer.graph import Graph
-from trainer.shape import GraphShape, shape_of, shape_of_data
+from trainer.planning.shape import GraphShape, shape_of, shape_of_data
 
 NODES, FEATURES = 60, 5
 

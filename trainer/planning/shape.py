@@ -1,4 +1,4 @@
-"""How large a graph is, learned without loading it: all that memory depends on (trainer.estimate).
+"""How large a graph is, learned without loading it: all that memory depends on (trainer.planning.estimate).
 
     synthetic      from its settings; non-zero features as expected, within a percent
     digits, public the catalogue's counts, which every load checks

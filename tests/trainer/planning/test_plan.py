@@ -10,10 +10,18 @@ import pytest
 import trainer
 from trainer.config import parse_spec
 from trainer.errors import OutOfMemory
-from trainer.estimate import estimate
 from trainer.nn import tiled
-from trainer.plan import DEFAULT_TILE, EXACT_UP_TO, SMALLEST_BATCH, SMALLEST_TILE, make_plan, restore_plan, smaller
-from trainer.shape import GraphShape
+from trainer.planning.estimate import estimate
+from trainer.planning.plan import (
+    DEFAULT_TILE,
+    EXACT_UP_TO,
+    SMALLEST_BATCH,
+    SMALLEST_TILE,
+    make_plan,
+    restore_plan,
+    smaller,
+)
+from trainer.planning.shape import GraphShape
 
 GB = 10**9
 SMALL = GraphShape(2_000, 20_000, 100, nonzeros=20_000, classes=5)
