@@ -24,9 +24,9 @@ from trainer.errors import InvalidInput, OutOfMemory
 from trainer.graph import Graph
 from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
-from trainer.planning.estimate import shape_of
 from trainer.planning.memory import usable_memory
 from trainer.planning.plan import make_plan, restore_plan, smaller
+from trainer.planning.shape import shape_of
 from trainer.run.directory import RunDirectory
 from trainer.training.attempt import Training
 from trainer.training.interruption import StopRequest, translated_failures

@@ -25,7 +25,7 @@ from trainer.methods.bank import Bank
 from trainer.methods.interface import Loss, Method
 from trainer.nn.contrast import Terms, contrast, contrast_with_bank
 from trainer.nn.encoder import Encoder
-from trainer.nn.metric import FactorMetric, build_metric
+from trainer.nn.metric import FactorMetric, build_metric, factors_in_pieces
 from trainer.nn.rowwise import contrast_rowwise
 from trainer.nn.tiled import TileMemory
 from trainer.parallel.team import Team
@@ -196,7 +196,7 @@ class NegativeMetricLearning(Method):
         seen_u, seen_v = (u.detach(), v.detach()) if detach_metric else (u, v)
         if not isinstance(self.metric, FactorMetric):
             return contrast_rowwise(p, q, seen_u, seen_v, self.metric, factor=self.factor)
-        h, g = self.metric(seen_u, seen_v, noise)
+        h, g = factors_in_pieces(self.metric, seen_u, seen_v, noise)
         if self.bank is None:
             return contrast(
                 p, q, h, g, factor=self.factor, tile=tile, memory=self._memory, with_nce=with_nce, team=self.team

@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
-from trainer.config import MAX_METRIC_SCALE, MetricSpec
+from trainer.config import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
 from trainer.nn.activation import Activation
 
 
@@ -91,6 +92,25 @@ class LearnedCosine(FactorMetric):
     def after_step(self) -> None:
         with torch.no_grad():
             self.scale.clamp_(0.0, MAX_METRIC_SCALE)
+
+
+def factors_in_pieces(
+    metric: FactorMetric, u: Tensor, v: Tensor, noise: torch.Generator, *, rows: int = METRIC_PIECE
+) -> tuple[Tensor | None, Tensor | None]:
+    """`metric(u, v, noise)` that keeps no activations beyond `rows` rows: backward computes them again, piece by piece.
+
+    M is small beside N×N products, so a second pass costs little, and its activations would be some ten N × hidden
+    tables. A metric with random slopes is called at once: its noise could not be drawn again.
+    """
+    if len(u) <= rows or not isinstance(metric, LearnedCosine) or metric.left.activation.is_random:
+        factors: tuple[Tensor | None, Tensor | None] = metric(u, v, noise)
+        return factors
+    parts = [
+        checkpoint(metric, u[start : start + rows], v[start : start + rows], use_reentrant=False)
+        for start in range(0, len(u), rows)
+    ]
+    h, g = zip(*parts, strict=True)
+    return torch.cat(h), torch.cat(g)
 
 
 class PairMetric(nn.Module, ABC):

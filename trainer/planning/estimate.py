@@ -17,10 +17,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import TrainSpec
+from trainer.config import METRIC_PIECE, TrainSpec
 from trainer.planning.reach import Reach, contrasted, reached
-from trainer.planning.shape import GraphShape as GraphShape
-from trainer.planning.shape import shape_of as shape_of
+from trainer.planning.shape import GraphShape
 
 MB = 2**20
 ALWAYS = ("runtime", "graph", "features")
@@ -223,6 +222,9 @@ def _contrast(spec: TrainSpec, n: int, m: int) -> float:
         layers = 2 * (1 + slopes) * hidden_layers * k + 5 * k  # before and after each activation; unit rows, scaled
         metric_step = 2.0 * d + inputs + layers + 6 * k
         encoder_step = 9.0 * d + 2 * k if spec.objective.detach_metric else 8 * d + inputs + layers + 4 * k
+        if n > METRIC_PIECE and slopes == 1:  # factors_in_pieces: the layers of one piece, and factors in two copies
+            metric_step, encoder_step = 2.0 * d + 10 * k, 9.0 * d + 4 * k
+            block = b * METRIC_PIECE * (inputs + layers)
     elif metric.kind == "uniform":
         metric_step, encoder_step = 0.0, 9.0 * d
     else:

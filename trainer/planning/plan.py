@@ -18,7 +18,8 @@ from typing import Any
 
 from trainer.config import SamplingSpec, TrainSpec, spec_hash
 from trainer.errors import OutOfMemory
-from trainer.planning.estimate import Estimate, GraphShape, estimate
+from trainer.planning.estimate import Estimate, estimate
+from trainer.planning.shape import GraphShape
 
 EXACT_UP_TO = 50_000  # nodes; the cost of exact contrast grows with N², and at 50,000 an epoch takes minutes on a CPU
 DEFAULT_TILE = 1_024  # as in trainer.nn.tiled

@@ -11,7 +11,15 @@ from torch.nn.functional import normalize
 from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.loss import nml_loss_reference
 from trainer.nn.contrast import contrast
-from trainer.nn.metric import ClosedForm, Cosine, LearnedCosine, PairMetric, PairMLP, build_metric
+from trainer.nn.metric import (
+    ClosedForm,
+    Cosine,
+    LearnedCosine,
+    PairMetric,
+    PairMLP,
+    build_metric,
+    factors_in_pieces,
+)
 from trainer.nn.rowwise import contrast_rowwise
 
 
@@ -68,6 +76,21 @@ def test_learned_cosines_are_bounded_by_their_scale_and_have_the_right_sign(kind
         torch.testing.assert_close(s.diagonal(), torch.full((30,), 2.0, dtype=torch.float64))
     if kind == "siamese_negcos":
         torch.testing.assert_close(s.diagonal(), torch.full((30,), -2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", ["siamese_negcos", "two_tower"])
+def test_factors_in_pieces_are_the_factors_with_the_same_gradients(kind):
+    spec = MetricSpec(kind=kind, hidden=7)
+    metric = build_metric(6, spec, reg=1.0, generator=torch.Generator().manual_seed(0)).double()
+    u, v = (torch.randn(50, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    leaves = [u, v, *(parameter for parameter in metric.parameters())]
+    at_once = metric(u, v)
+    pieces = factors_in_pieces(metric, u, v, torch.Generator(), rows=8)
+    found = []
+    for h, g in (at_once, pieces):
+        found.append(torch.autograd.grad((h @ g.T).exp().sum(), leaves))
+    for mine, theirs in zip((*at_once, *found[0]), (*pieces, *found[1]), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_scale_is_learned_and_clamped():
