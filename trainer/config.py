@@ -31,7 +31,7 @@ DatasetName = Literal[
 MetricKind = Literal["siamese_cos", "siamese_negcos", "two_tower", "pair_mlp", "closed_form", "uniform", "cosine"]
 Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
 MAX_METRIC_SCALE = 10.0  # κ; weights then differ by at most exp(20), and float32 still holds at τ = 0.03
-METRIC_PIECE = 16_384  # rows of which M's activations are kept at once (trainer.nn.metric); here for the estimate
+METRIC_PIECE = 8_192  # rows of which M's activations are kept at once (trainer.nn.metric); here for the estimate
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 

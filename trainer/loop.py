@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -79,7 +79,8 @@ def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
     run = RunDirectory.attach(run_dir, spec)
     document = run.plan
     assert document is not None
-    with translated_failures():
+    logs = _log_to(run.path / "log.txt") if team.rank == 0 else nullcontext()
+    with logs, translated_failures():
         graph = load(spec.data)
         plan = restore_plan(spec, document, shape_of(graph))
         Training(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir)).go()

@@ -10,18 +10,18 @@ import sys
 
 import pytest
 
-from trainer import estimate as module
-from trainer import finish
 from trainer.config import parse_spec
 from trainer.datasets import load
 from trainer.methods import bank, nml
 from trainer.nn import encoder, rowwise
+from trainer.planning import estimate as module
 from trainer.planning.estimate import estimate
 from trainer.planning.plan import make_plan
 from trainer.planning.reach import contrasted, reached
 from trainer.planning.shape import GraphShape, shape_of, shape_of_data
 from trainer.quality import clustering, figures
 from trainer.sampling.batches import Batches
+from trainer.training import finish
 
 GB = 10**9
 SHAPE = GraphShape(10_000, 100_000, 300, nonzeros=100_000, classes=5)
