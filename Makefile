@@ -51,7 +51,7 @@ test: env  ## the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not bench"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow || [ $$? -eq 5 ]
 
 lint: env  ## style, format and types
 	$(BIN)/ruff check .

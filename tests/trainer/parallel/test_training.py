@@ -14,7 +14,7 @@ from trainer.callbacks import Callback
 from trainer.config import parse_spec
 from trainer.run.directory import read_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 301, "classes": 3, "features": 30, "active_features": 6}},
