@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
 import pytest
+
+from tests.service.terminal import shown_on_terminal
 
 TINY = [
     "--set", "data.synthetic.nodes=200", "--set", "encoder.hidden=16", "--set", "encoder.dim=16",
@@ -123,7 +124,6 @@ def test_lists_are_complete_and_help_names_the_exit_codes():
 
 
 def test_a_terminal_sees_a_progress_bar(tmp_path):
-    terminal, end = pty.openpty()
     options = ["--epochs", "3", "--out", str(tmp_path / "run"), "--set", "run.track=false", *TINY]
     command = [
         sys.executable,
@@ -134,17 +134,6 @@ def test_a_terminal_sees_a_progress_bar(tmp_path):
         "synthetic",
         *options,
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, env={**os.environ, "TERM": "xterm"})
-    os.close(end)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:  # the other side closed
-            break
-        if not piece:
-            break
-        shown += piece
-    assert process.wait() == 0
+    shown = shown_on_terminal(command)
     assert b"3/3" in shown
     assert b"loss" in shown

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.service.terminal import shown_on_terminal
 
 NODES = "key,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
 EDGES = "source,target\na,b\nc,b\nc,c\n"
@@ -95,21 +96,6 @@ def test_mistakes_get_a_sentence_and_the_right_exit_code(nml, arguments, code, s
 
 
 def test_a_terminal_sees_a_bar_for_each_step(tmp_path: Path, tables):
-    terminal, end = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "NML_HOME": str(tmp_path / "home")}
-    process = subprocess.Popen(
-        [*COMMAND, "import", "g", *tables], stdout=subprocess.DEVNULL, stderr=end, env=environment
-    )
-    os.close(end)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:  # the other side closed
-            break
-        if not piece:
-            break
-        shown += piece
-    assert process.wait() == 0
+    shown = shown_on_terminal([*COMMAND, "import", "g", *tables], NML_HOME=str(tmp_path / "home"))
     for step in (b"nodes", b"edges", b"sorting", b"checksum", b"100%"):
         assert step in shown
