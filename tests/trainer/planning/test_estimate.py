@@ -159,8 +159,10 @@ def test_the_need_of_batches_does_not_grow_with_the_edges_of_a_mapped_graph():
 def test_memory_of_exact_contrast_grows_with_the_nodes_and_not_with_their_square():
     base = planned(document(10, 256, negatives="graph", keep_mb=0))
     parts = [estimate(base, GraphShape(n, 10 * n, 100)).parts for n in (10_000, 40_000)]
-    for part in ("encoding", "contrast", "views"):
+    for part in ("encoding", "views"):
         assert parts[1][part] == pytest.approx(4 * parts[0][part], rel=0.2)
+    # The metric's activations are those of one piece of rows at either size, so contrast grows a little slower.
+    assert 2.5 * parts[0]["contrast"] < parts[1]["contrast"] < 4.2 * parts[0]["contrast"]
 
 
 def test_float64_takes_twice_as_much_for_numbers():
