@@ -31,17 +31,37 @@ def apply_overrides(document: dict[str, Any], overrides: list[str]) -> dict[str,
         key, equals, text = item.partition("=")
         if not equals or not all(key.split(".")):
             raise InvalidInput(f"--set {item}: write it as section.key=value, such as objective.temperature=0.4")
-        node = result
-        *parents, last = key.split(".")
-        for parent in parents:
-            child = node.get(parent)
-            if child is None:
-                child = node[parent] = {}
-            if not isinstance(child, dict):
-                raise InvalidInput(f"--set {item}: {parent} is a value, not a section")
-            node = child
-        node[last] = _number_or_yaml(text)
+        try:
+            set_value(result, key, _number_or_yaml(text))
+        except InvalidInput as error:
+            raise InvalidInput(f"--set {item}: {error}") from error
     return result
+
+
+def set_value(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set a dotted key in place; sections on the way that are missing are made.
+
+    Raises:
+        InvalidInput: something on the way is a value.
+    """
+    node = document
+    *parents, last = path.split(".")
+    for parent in parents:
+        child = node.get(parent)
+        if child is None:
+            child = node[parent] = {}
+        if not isinstance(child, dict):
+            raise InvalidInput(f"{parent} is a value, not a section")
+        node = child
+    node[last] = value
+
+
+def value_at(document: dict[str, Any], path: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    node: Any = document
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
 
 
 def _number_or_yaml(text: str) -> Any:

@@ -1,0 +1,249 @@
+"""The truth about a sweep: every trial, report and decision as a line of events.jsonl, on disk before it is acted on.
+
+Reading the lines in order gives back all that the sweep knew: which settings were tried, what each reported when, and
+what was decided. So searcher and scheduler keep no files of their own, and a kill at any moment loses nothing.
+
+    {"type": "start" | "resume", "spec_hash": …, "objective": …, "concurrency": …}
+    {"type": "trial", "number": 3, "origin": "start" | "search", "changes": {"objective.temperature": 0.4}}
+    {"type": "running", "number": 3, "host": …, "pid": …}
+    {"type": "report", "number": 3, "run": 0, "epoch": 25, "value": 0.71, "figures": {…}, "seconds": …,
+     "decision": "continue" | "stop"}
+    {"type": "done", "number": 3, "state": …, "value": …, "values": […], "epoch": …, "seconds": …, "error": …}
+    {"type": "cancelled"} or {"type": "end", "state": "succeeded" | "failed", "best": 3, "value": …}
+
+Every line has "time" and "elapsed": seconds the sweep has run, interruptions not counted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from trainer.documents import read_document
+from trainer.errors import Infrastructure, InvalidInput
+from trainer.run.atomic import sync_directory, write_json
+from tuner.config import SweepSpec, parse_sweep, sweep_hash
+from tuner.space import Value
+
+State = Literal["waiting", "running", "finished", "stopped", "failed", "ended"]
+FINAL: tuple[State, ...] = ("finished", "stopped", "failed", "ended")
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trial said after an epoch, and what it was told."""
+
+    run: int  # which of the trial's seeds
+    epoch: int
+    value: float
+    figures: dict[str, float]
+    decision: Literal["continue", "stop"]
+
+
+@dataclass
+class TrialRecord:
+    """One setting and what became of it.
+
+    `finished` trained to its end, `stopped` was cut short by the scheduler, `failed` died or became non-finite, `ended`
+    was running when the sweep's time was over.
+    """
+
+    number: int
+    origin: Literal["start", "search"]
+    changes: dict[str, Value]
+    state: State = "waiting"
+    reports: list[Report] = field(default_factory=list)
+    value: float | None = None  # mean over the runs, once final
+    values: list[float] = field(default_factory=list)  # of each run
+    epoch: int = 0  # of the last report
+    seconds: float = 0.0  # spent training, in all attempts that reported
+    error: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def last_value(self) -> float | None:
+        """The value if there is one, else that of the last report."""
+        return self.value if self.value is not None or not self.reports else self.reports[-1].value
+
+    def reported(self, run: int, epoch: int) -> Report | None:
+        """An earlier report on that epoch: a resumed trial repeats some."""
+        return next((report for report in self.reports if (report.run, report.epoch) == (run, epoch)), None)
+
+
+class Journal:
+    """A sweep directory, opened by one driver at a time; the lock is gone with the process, even after kill -9."""
+
+    def __init__(self, path: Path, spec: SweepSpec, lock: IO[str], events: list[Event]):
+        self.path, self.spec, self._lock = path, spec, lock
+        self.trials: dict[int, TrialRecord] = {}
+        self.listeners: list[Callable[[Event], None]] = []  # told of each new line
+        self._events = events
+        self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
+        self._opened = time.monotonic()
+        self._file = (path / "events.jsonl").open("a", encoding="utf-8")
+        for event in events:
+            apply(self.trials, event)
+
+    @classmethod
+    def open(cls, path: Path, spec: SweepSpec, *, resume: bool) -> Journal:
+        """Claim the directory for this sweep.
+
+        Raises:
+            InvalidInput: the directory holds something else, or this sweep and `resume` was not asked for.
+            Infrastructure: another process runs the sweep, or the directory cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise Infrastructure(f"{path}: cannot write a sweep there ({error}). Choose another --out.") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise Infrastructure(f"{path}: another process runs a sweep there. Wait for it, or end it.") from error
+        try:
+            _check_owner(path, spec, resume)
+            write_json(path / "spec.json", spec.model_dump(mode="json"))
+            events = _repaired(path / "events.jsonl")
+        except BaseException:
+            lock.close()
+            raise
+        sync_directory(path)
+        return cls(path, spec, lock, events)
+
+    @property
+    def is_new(self) -> bool:
+        return not self._events
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds the sweep has run, before and after interruptions."""
+        return self._elapsed_before + time.monotonic() - self._opened
+
+    @property
+    def events(self) -> list[Event]:
+        """Lines that were there when the directory was opened."""
+        return list(self._events)
+
+    def record(self, kind: str, **fields: Any) -> Event:
+        """Write a line, on disk when this returns, then let the state and the listeners know."""
+        event = {"type": kind, "time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), **fields}
+        self._file.write(json.dumps(event, allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        apply(self.trials, event)
+        for listener in self.listeners:
+            listener(event)
+        return event
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+
+def apply(trials: dict[int, TrialRecord], event: Event) -> None:
+    """Bring the trials up to date with one line of the journal."""
+    match event["type"]:
+        case "trial":
+            number = event["number"]
+            trials[number] = TrialRecord(number, event["origin"], event["changes"])
+        case "running":
+            trials[event["number"]].state = "running"
+        case "report":
+            trial = trials[event["number"]]
+            trial.reports.append(
+                Report(event["run"], event["epoch"], event["value"], event["figures"], event["decision"])
+            )
+            trial.state, trial.epoch, trial.seconds = "running", event["epoch"], event["seconds"]
+        case "done":
+            trial = trials[event["number"]]
+            trial.state, trial.value, trial.values = event["state"], event["value"], event["values"]
+            trial.epoch, trial.seconds, trial.error = event["epoch"], event["seconds"], event["error"]
+        case "start" | "resume" | "cancelled":
+            for trial in trials.values():  # what ran then runs no more
+                trial.state = "waiting" if trial.state == "running" else trial.state
+
+
+def read_sweep(path: Path) -> tuple[SweepSpec, dict[int, TrialRecord], list[Event]]:
+    """A sweep directory as it is now, also while a sweep runs there.
+
+    Raises:
+        InvalidInput: not a sweep directory.
+    """
+    spec, events = _stored_spec(path), _complete_lines(path / "events.jsonl")[0]
+    trials: dict[int, TrialRecord] = {}
+    for event in events:
+        apply(trials, event)
+    return spec, trials, events
+
+
+def trial_directory(sweep: Path, number: int) -> Path:
+    """Where a trial's run directories lie."""
+    return sweep / "trials" / f"{number:04d}"
+
+
+def run_directory(sweep: Path, number: int, seed: int) -> Path:
+    """The run directory of one of a trial's runs, by its run.seed."""
+    return trial_directory(sweep, number) / f"seed-{seed}"
+
+
+def _check_owner(path: Path, spec: SweepSpec, resume: bool) -> None:
+    if not (path / "spec.json").exists():
+        foreign = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        if foreign:
+            raise InvalidInput(f"{path}: holds other files ({', '.join(foreign[:3])}). Choose an empty --out.")
+        return
+    stored = _stored_spec(path)
+    if sweep_hash(stored) != sweep_hash(spec):
+        raise InvalidInput(
+            f"{path}: holds another sweep ({sweep_hash(stored)[:12]}, not {sweep_hash(spec)[:12]}). "
+            "Go on with its own spec.json, or choose another --out."
+        )
+    if not resume:
+        raise InvalidInput(f"{path}: holds this sweep already. Pass --resume to go on with it.")
+
+
+def _stored_spec(path: Path) -> SweepSpec:
+    if not (path / "spec.json").exists():
+        raise InvalidInput(f"{path}: is not a sweep directory (no spec.json). Give the --out of an `nml sweep`.")
+    document = read_document(path / "spec.json")
+    if not isinstance(document, dict) or "base" not in document:
+        raise InvalidInput(f"{path}: is not a sweep directory, its spec.json is not that of a sweep.")
+    return parse_sweep(document)
+
+
+def _repaired(file: Path) -> list[Event]:
+    """The complete lines; what a crash cut off is removed, so that the next line does not join it."""
+    events, length = _complete_lines(file)
+    if file.exists() and file.stat().st_size > length:
+        os.truncate(file, length)
+    return events
+
+
+def _complete_lines(file: Path) -> tuple[list[Event], int]:
+    """Events, and how many bytes they take."""
+    events: list[Event] = []
+    length = 0
+    if file.exists():
+        with file.open("rb") as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError:
+                    event = None
+                if not isinstance(event, dict):
+                    break
+                events.append(event)
+                length += len(line)
+    return events, length

@@ -1,0 +1,139 @@
+"""What may vary in a sweep: dimensions over fields of the training spec, and the paper's table of them (methods 7)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from trainer.config import Spec, TrainSpec, parse_spec
+from trainer.documents import set_value, value_at
+from trainer.errors import InvalidInput
+
+Value = Any  # a JSON value of a field: a number, a word, a truth value, or a list of them
+SEARCHED = ("augment", "encoder", "metric", "objective", "optimiser", "sampling")  # what decides what is learned
+_PAPER_RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 1e-1)
+
+
+class Choice(Spec):
+    """One of some values, in no order."""
+
+    kind: Literal["choice"] = "choice"
+    values: tuple[Value, ...] = Field(min_length=1, max_length=1_000, description="values the field may take")
+
+
+class Grid(Spec):
+    """Every one of some values. With algorithm=grid all combinations are tried; else it means the same as choice."""
+
+    kind: Literal["grid"] = "grid"
+    values: tuple[Value, ...] = Field(min_length=1, max_length=1_000, description="values the field takes")
+
+
+class _Range(Spec):
+    low: float = Field(description="smallest value, included")
+    high: float = Field(description="largest value, included")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> _Range:
+        if not self.low < self.high:
+            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
+        return self
+
+
+class Uniform(_Range):
+    """Any number in a range."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+class LogUniform(_Range):
+    """Any number in a range, its logarithm uniform: each factor of ten is as likely as the next."""
+
+    kind: Literal["loguniform"] = "loguniform"
+    low: float = Field(gt=0, description="smallest value, included; above 0")
+
+
+class Integer(Spec):
+    """A whole number in a range."""
+
+    kind: Literal["integer"] = "integer"
+    low: int = Field(description="smallest value, included")
+    high: int = Field(description="largest value, included")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Integer:
+        if not self.low < self.high:
+            raise ValueError(f"low ({self.low}) must be below high ({self.high})")
+        return self
+
+
+Dimension = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
+
+
+def default_space(base: TrainSpec) -> dict[str, Dimension]:
+    """The paper's search table (methods 7) for what matters to this base.
+
+    The KL coefficient is in the base's unit: α in [0, 1] as in the paper, or the total a where the metric is alive
+    (methods 2.4). Weight decay 0 is added to the paper's grid, since its own settings use it.
+    """
+    alpha = Uniform(low=0, high=1) if base.objective.reg.scale == "n_minus_1" else LogUniform(low=0.3, high=300)
+    metric: dict[str, Dimension] = {
+        "objective.reg.coefficient": alpha,
+        "objective.inner_steps": Integer(low=1, high=10),
+    }
+    rest: dict[str, Dimension] = {
+        "objective.temperature": Uniform(low=0.1, high=1),
+        "optimiser.epochs": Choice(values=(50, 100, 150, 200)),
+        "optimiser.lr": Choice(values=_PAPER_RATES),
+        "optimiser.weight_decay": Choice(values=(0.0, *_PAPER_RATES)),
+    }
+    learns = base.metric.kind not in ("uniform", "cosine", "closed_form")
+    if base.metric.kind == "closed_form":  # no network, so no inner steps
+        metric.pop("objective.inner_steps")
+    return (metric if learns or base.metric.kind == "closed_form" else {}) | rest
+
+
+def changed(base: TrainSpec, changes: dict[str, Value]) -> TrainSpec:
+    """The base with some fields set.
+
+    Raises:
+        InvalidInput: the values do not fit the training spec, alone or together.
+    """
+    document = base.model_dump(mode="json")
+    for path, value in changes.items():
+        set_value(document, path, value)
+    return parse_spec(document)
+
+
+def check_dimension(base: TrainSpec, path: str, dimension: Dimension) -> None:
+    """Raises ValueError unless the path is a field that may be searched and both ends of the dimension suit it."""
+    if path.split(".")[0] not in SEARCHED:
+        raise ValueError(f"space.{path}: only {', '.join(SEARCHED)} can be searched; set it in base")
+    ends = dimension.values if isinstance(dimension, Choice | Grid) else (dimension.low, dimension.high)
+    for end in ends:
+        try:
+            changed(base, {path: end})
+        except InvalidInput as error:
+            raise ValueError(f"space.{path}: {end!r} does not do: {error}") from error
+    whole = value_at(base.model_dump(mode="json"), path)
+    if isinstance(dimension, Uniform | LogUniform) and isinstance(whole, int) and not isinstance(whole, bool):
+        try:
+            changed(base, {path: (dimension.low + dimension.high) / 2 + 1 / math.pi})
+        except InvalidInput as error:
+            raise ValueError(f"space.{path}: takes whole numbers; use kind=integer") from error
+
+
+def nearest(dimension: Dimension, value: Value) -> Value:
+    if isinstance(dimension, Choice | Grid):
+        if value in dimension.values or not _is_number(value):
+            return value
+        numbers = [other for other in dimension.values if _is_number(other)]
+        return min(numbers, key=lambda other: abs(other - value)) if numbers else value
+    if not _is_number(value):
+        return dimension.low
+    return min(max(value, dimension.low), dimension.high)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
