@@ -102,6 +102,10 @@ class DataSpec(Spec):
     imported: str | None = Field(
         None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="name given to `nml datasets import`"
     )
+    held_out_edges: float = Field(
+        0, ge=0, le=0.5, description="share of linked node pairs that no run sees, kept to judge embeddings; 0: none"
+    )
+    held_out_seed: int = Field(0, ge=0, lt=2**31, description="which pairs are held out, apart from the run's seed")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> DataSpec:
@@ -262,6 +266,11 @@ class EvaluationSpec(Spec):
         100_000, ge=100, le=100_000_000, description="above this many labelled nodes, k-means sees a seeded sample"
     )
     figures: bool = Field(True, description="draw figures/*.png")
+    watch_every: int = Field(
+        0, ge=0, le=1_000_000,
+        description="epochs between looks at the embedding while training (validation accuracy, link AUC); the last is "
+        "always looked at. 0: never. Changes nothing that is learned",
+    )  # fmt: skip
 
 
 class RunSpec(Spec):
@@ -279,6 +288,11 @@ class RunSpec(Spec):
     diagnose_every: int = Field(1, ge=0, le=1_000_000, description="epochs between looks at the weights; 0: never")
     workers: int = Field(
         1, ge=1, le=256, description="data-parallel processes on Ray Train; k of them act as one with k × batch_size"
+    )
+    export: bool = Field(
+        True,
+        description="false: no embeddings and no final evaluation, only checkpoints and metrics.json: what trials of a "
+        "sweep do",
     )
     track: bool = Field(True, description="report to MLflow")
     experiment: str = Field("nml-gcl", min_length=1, max_length=200, description="MLflow experiment")
@@ -325,17 +339,24 @@ class TrainSpec(Spec):
 def spec_hash(spec: TrainSpec) -> str:
     """Name of what a spec trains: the SHA-256 of its canonical JSON, less what changes no result.
 
-    Tile and kept memory are left out too, so that a run that ran out of memory can go on with smaller ones.
+    Tile and kept memory are left out too, so that a run that ran out of memory can go on with smaller ones. Where no
+    edges are held out, nothing is said of them.
     """
-    document = spec.model_dump(mode="json", exclude={"preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY})
+    left_out: dict[str, Any] = {
+        "preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY, "evaluation": _LOOKED_AT_ONLY,
+    }  # fmt: skip
+    if not spec.data.held_out_edges:
+        left_out["data"] = {"held_out_edges", "held_out_seed"}
+    document = spec.model_dump(mode="json", exclude=left_out)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 _MEMORY_ONLY = {"tile", "keep_mb", "loader_workers"}
+_LOOKED_AT_ONLY = {"watch_every"}
 _BOOK_KEEPING = {
-    "threads", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "diagnose_every", "track", "experiment",
-    "name",
+    "threads", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "diagnose_every", "export", "track",
+    "experiment", "name",
 }  # fmt: skip
 
 

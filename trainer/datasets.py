@@ -34,13 +34,17 @@ class DatasetInfo:
 
 
 def load(spec: DataSpec, *, home: Path | None = None) -> Graph:
-    """The graph that `spec` names, its features prepared as `spec.features` says.
+    """The graph that `spec` names, less the edges it holds out, its features prepared as `spec.features` says.
 
     Raises:
-        InvalidInput: the user's files, or features that do not suit `spec.features`.
+        InvalidInput: the user's files, features that do not suit `spec.features`, too few edges to hold some out.
         Infrastructure: a public set that is neither on disk nor to be had.
     """
     graph = LOADERS[spec.name](spec, home or nml_home())
+    if spec.held_out_edges:
+        from trainer.data.held_out import hold_out
+
+        graph = hold_out(graph, spec.held_out_edges, spec.held_out_seed)
     if spec.features == "raw":
         return graph
     from trainer.data import features

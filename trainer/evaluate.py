@@ -1,8 +1,8 @@
 """Judge finished embeddings under one named protocol (design section 4, methods 5).
 
-Labels enter here and nowhere before. What needs them is None, with a reason, where there are too few; what does not
-need them (`geometry`) is always there. The result is plain JSON and carries its own protocol, so that no figure
-travels without it.
+Labels enter here and nowhere before, unless training is watched (trainer/quality/watch.py). What needs them is None,
+with a reason, where there are too few; of what does not, `geometry` is always there and `links` where edges were held
+out. The result is plain JSON and carries its own protocol, so that no figure travels without it.
 
 Embeddings may be a memory map larger than memory (trainer/quality/rows.py): what is linear in the nodes is read by
 pieces, the rest uses seeded samples whose sizes the protocol states.
@@ -24,10 +24,12 @@ from trainer.config import EvaluationSpec, explain
 from trainer.data.mapped import release
 from trainer.datasets import load
 from trainer.errors import InvalidInput, NonFinite
+from trainer.graph import Graph
 from trainer.quality.clustering import OneClass, cluster
 from trainer.quality.geometry import geometry
+from trainer.quality.links import link_auc
 from trainer.quality.pairs import pair_statistics
-from trainer.quality.probe import linear_probe
+from trainer.quality.probe import linear_probe, settings_of
 from trainer.quality.protocol import describe_protocol
 from trainer.quality.rows import Rows
 from trainer.quality.splits import NoSplit, Split, choose_split
@@ -44,10 +46,14 @@ def evaluate(
     public_split: Mapping[str, Tensor] | None,
     spec: EvaluationSpec,
     seed: int,
+    graph: Graph | None = None,
+    link_seed: int = 0,
 ) -> dict[str, Any]:
     """All figures on the embeddings of one run.  z: [N, d], may be a memory map; y: [N], -1 for unlabelled nodes.
 
-    `seed` is the run's: it draws the split (unless the spec has its own), the probe's start and the samples.
+    `seed` is the run's: it draws the split (unless the spec has its own), the probe's start and the samples. Where
+    `graph`, that of the nodes, holds out edges, "links" says how well embeddings know them; `link_seed` draws what they
+    are compared with, apart from `seed`, so that runs of different seeds compare the same pairs.
 
     Raises:
         NonFinite: an embedding is NaN or infinite.
@@ -65,22 +71,23 @@ def evaluate(
         except NoSplit as error:
             reason = f"no probe: {error}"
         if split is not None:
-            probe = linear_probe(
-                table, labels, split, epochs=spec.probe_epochs, lr=spec.probe_lr,
-                l2_normalise=spec.l2_normalise, seed=seed, max_nodes=spec.max_probe_nodes,
-            ).as_dict()  # fmt: skip
+            probe = linear_probe(table, labels, split, **settings_of(spec, seed)).as_dict()
         try:
             clustering = cluster(table, labels, seeds=spec.cluster_seeds, max_nodes=spec.max_cluster_nodes, seed=seed)
         except OneClass as error:  # of a sample: the labels have two
             reason = "; ".join(filter(None, [reason, f"no clustering: {error}, raise evaluation.max_cluster_nodes"]))
         pairs = pair_statistics(table, labels, max_nodes=spec.max_pairs_nodes, seed=seed)
+    links = None if graph is None else link_auc(table, graph, seed=link_seed)
+    protocol = describe_protocol(
+        spec, seed, split_seed, split, nodes=len(table), probe=probe, clustering=clustering, pairs=pairs, links=links,
+        link_seed=link_seed,
+    )  # fmt: skip
     return {
-        "protocol": describe_protocol(
-            spec, seed, split_seed, split, nodes=len(table), probe=probe, clustering=clustering, pairs=pairs
-        ),
+        "protocol": protocol,
         "probe": probe,
         "clustering": clustering,
         "pairs": pairs,
+        "links": links,
         "geometry": geometry(table, seed=seed),
         "unlabelled_reason": reason,
         "seconds": round(time.perf_counter() - started, 3),
@@ -104,7 +111,10 @@ def evaluate_run(run_dir: str | Path, *, protocol: str | None = None) -> dict[st
     graph = load(spec.data)
     if not _same(ids, graph.ids):
         raise InvalidInput(f"{run}: the data set {spec.data.name} no longer has the nodes this run was trained on.")
-    return evaluate(vectors, y=graph.y, public_split=graph.split, spec=judged, seed=spec.run.seed)
+    return evaluate(
+        vectors, y=graph.y, public_split=graph.split, spec=judged, seed=spec.run.seed, graph=graph,
+        link_seed=spec.data.held_out_seed,
+    )  # fmt: skip
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

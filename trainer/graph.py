@@ -39,6 +39,7 @@ class Graph:
     y: Tensor | None = None  # [N] int64, -1 = unlabelled; only evaluation reads it
     classes: tuple[str, ...] = ()  # y indexes it
     split: Mapping[str, Tensor] | None = None  # public split: train, val and test indices
+    held_out: Tensor | None = None  # [2, K] int64, i < j: pairs without an edge here that have one (data/held_out.py)
     notes: tuple[str, ...] = ()  # what was normalised on the way in, for people
     _maps: Maps = field(default=Maps(), repr=False)  # the files behind the arrays, if they are memory-mapped
     # Set by the store. Not an argument, so that dataclasses.replace(graph, x=...) does not inherit it.

@@ -29,8 +29,9 @@ from trainer.planning.plan import make_plan, restore_plan, smaller
 from trainer.planning.shape import shape_of
 from trainer.run.directory import RunDirectory
 from trainer.training.attempt import Training
-from trainer.training.interruption import StopRequest, translated_failures
+from trainer.training.interruption import translated_failures
 from trainer.training.relay import Relay
+from trainer.training.stop_request import StopRequest
 
 log = logging.getLogger("trainer")
 
@@ -126,6 +127,7 @@ def _fit(
 
 
 def _result(run: RunDirectory) -> Result:
+    """From metrics.json; without `run.export`, `embeddings` is where they would be."""
     metrics = json.loads((run.path / "metrics.json").read_text(encoding="utf-8"))
     return Result(
         run.path, metrics, run.path / "embeddings" / "vectors.npy", metrics["epoch"], metrics["stopped_early"]

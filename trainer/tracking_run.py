@@ -11,20 +11,20 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from trainer.callbacks import RunInfo
 
 Point = tuple[str, float, int, int]  # metric name, value, time in milliseconds, step
 
 # What MLflow accepts (mlflow.utils.validation in 3.17); older servers accept no less but for the length of a value.
 MAX_METRICS, _MAX_PARAMS, _MAX_KEY, _MAX_VALUE = 1_000, 100, 250, 6_000
 _KEY_TAG = "nml_key"  # finds a run that was created but whose id never reached us
+_PARENT_TAG = "mlflow.parentRunId"  # what MLflow's pages nest runs by
 _NOTE = "tracking.json"
 
 # Set before MLflow is imported and only where the user has not chosen. Retries are ours, because MLflow's last minutes
@@ -44,29 +44,50 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-class TrackedRun:
-    """The MLflow run that belongs to one run directory; its id survives restarts in <directory>/tracking.json."""
+@dataclass(frozen=True)
+class About:
+    """What MLflow is told of a run when it begins."""
 
-    def __init__(self, info: RunInfo, *, uri: str, home: Path) -> None:
+    directory: Path  # where tracking.json lies, and below which uploaded files do
+    experiment: str
+    name: str
+    params: Mapping[str, Any]  # may be nested; leaves are told by dotted key
+    tags: Mapping[str, str]
+    # Gives the MLflow id of the run that this one is nested in; None: not known yet, so ask again. It raises if that
+    # will never be known.
+    parent: Callable[[], str | None] | None = None
+
+
+def ended_as(directory: Path) -> str | None:
+    """The status with which the MLflow run of a directory was closed for good; None: it was not, or there is none."""
+    return _read_note(directory).get("status")
+
+
+class TrackedRun:
+    """The MLflow run that belongs to one directory; its id survives restarts in <directory>/tracking.json."""
+
+    def __init__(self, about: About, *, uri: str, home: Path) -> None:
         self.run_id: str | None = None
-        self._info, self._uri, self._home = info, uri, home
+        self._about, self._uri, self._home = about, uri, home
         self._client: Any = None
         self._last_step: dict[str, int] = {}  # per metric: a resumed run repeats epochs, MLflow would keep both
 
     def open(self) -> None:
-        """Find the run of this directory, or create it, and tell its parameters and tags."""
-        note = self._read_note()
-        if "key" not in note:
-            note["key"] = uuid.uuid4().hex
-            self._write_note(note)  # before the run exists, so that a crash in between leaves no orphan
+        """Find the run of this directory, or create it, and tell its parameters and tags; the parent must be known."""
+        note = _read_note(self._about.directory)
+        note.setdefault("key", uuid.uuid4().hex)
+        note.pop("status", None)  # it goes on
+        self._write_note(note)  # before the run exists, so that a crash in between leaves no orphan
         if self._client is None:
             self._client = self._connect()
+        parent = self._about.parent() if self._about.parent else None
+        nesting = {} if parent is None else {_PARENT_TAG: parent}
         run = self._find(note)
         if run is None:
-            run = self._create(note["key"])
+            run = self._create({_KEY_TAG: note["key"], **nesting})
         self.run_id = run.info.run_id
         self._write_note(note | {"run_id": self.run_id})
-        self._describe(run)
+        self._describe(run, {**self._about.tags, **nesting})
 
     def log(self, points: Sequence[Point]) -> int:
         """Store points, at most MAX_METRICS, except those of steps already stored. Returns how many were stored."""
@@ -83,15 +104,17 @@ class TrackedRun:
         return len(new)
 
     def upload(self, paths: Iterable[Path]) -> None:
-        """Copy files of the run directory to the artifacts, under the same folders."""
+        """Copy files of the directory to the artifacts, under the same folders."""
         for path in paths:
-            folder = path.relative_to(self._info.directory).parent.as_posix()
+            folder = path.relative_to(self._about.directory).parent.as_posix()
             self._client.log_artifact(self.run_id, str(path), None if folder == "." else folder)
 
-    def end(self, status: str, tags: Mapping[str, str]) -> None:
-        """Set the final status: FINISHED, FAILED, or KILLED for a run that may be resumed."""
+    def end(self, status: str, tags: Mapping[str, str], *, final: bool) -> None:
+        """Set the status: FINISHED, FAILED or KILLED; if it is final, note that nothing is left to be told."""
         self._tag(tags)
         self._client.set_terminated(self.run_id, status)
+        if final:
+            self._write_note(_read_note(self._about.directory) | {"status": status})
 
     def _connect(self) -> Any:
         from mlflow import MlflowClient
@@ -113,15 +136,13 @@ class TrackedRun:
         found = self._client.search_runs([self._experiment_id()], f"tags.{_KEY_TAG} = '{note['key']}'", max_results=1)
         return self._client.get_run(found[0].info.run_id) if found else None
 
-    def _create(self, key: str) -> Any:
-        info = self._info
-        name = info.spec.run.name or f"{info.spec.data.name}-{info.spec_hash[:8]}"
-        return self._client.create_run(self._experiment_id(), run_name=name, tags={_KEY_TAG: key})
+    def _create(self, tags: Mapping[str, str]) -> Any:
+        return self._client.create_run(self._experiment_id(), run_name=self._about.name, tags=tags)
 
     def _experiment_id(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._info.spec.run.experiment
+        name = self._about.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             # A server chooses where artifacts go; with a bare database MLflow would choose the current directory.
@@ -135,7 +156,7 @@ class TrackedRun:
             experiment = self._client.get_experiment_by_name(name)  # another run was quicker
         return str(experiment.experiment_id)
 
-    def _describe(self, run: Any) -> None:
+    def _describe(self, run: Any, tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
         if run.info.status != "RUNNING":
@@ -144,17 +165,13 @@ class TrackedRun:
             self._client.delete_tag(self.run_id, "error")  # of the attempt before this one
         self._last_step = {metric.key: metric.step for metric in run.data.to_proto().metrics}
 
-        params, known = self._params(), run.data.params
+        params = {entity_name(key): _text(value) for key, value in flatten(self._about.params).items()}
+        known = run.data.params
         # MLflow refuses to change a parameter. A retry may have a smaller tile: say so in a tag instead.
         changed = {f"changed.{key}": value for key, value in params.items() if known.get(key, value) != value}
         for part in _parts([item for item in params.items() if item[0] not in known], _MAX_PARAMS):
             self._client.log_batch(self.run_id, params=[Param(*item) for item in part])
-        self._tag({**self._info.tags, "spec_hash": self._info.spec_hash, **changed})
-
-    def _params(self) -> dict[str, str]:
-        spec = flatten(self._info.spec.model_dump(mode="json"))
-        graph = {"graph.num_nodes": self._info.num_nodes, "graph.num_edges": self._info.num_edges}
-        return {entity_name(key): _text(value) for key, value in {**spec, **graph}.items()}
+        self._tag({**tags, **changed})
 
     def _tag(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -162,21 +179,23 @@ class TrackedRun:
         for part in _parts([(entity_name(key), _text(value)) for key, value in tags.items()], _MAX_PARAMS):
             self._client.log_batch(self.run_id, tags=[RunTag(*item) for item in part])
 
-    def _read_note(self) -> dict[str, str]:
-        try:
-            note = json.loads((self._info.directory / _NOTE).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}  # none, or not ours: a new run is better than none
-        known = {key: note.get(key) for key in ("key", "run_id")} if isinstance(note, dict) else {}
-        return {key: value for key, value in known.items() if isinstance(value, str) and re.fullmatch(r"[\w-]+", value)}
-
     def _write_note(self, note: Mapping[str, str]) -> None:
         kind = urlsplit(self._uri).scheme or "file"  # the kind only: an address may hold a password
-        document = {"uri_kind": kind, "experiment": self._info.spec.run.experiment, **note}
-        path = self._info.directory / _NOTE
+        document = {"uri_kind": kind, "experiment": self._about.experiment, **note}
+        path = self._about.directory / _NOTE
+        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{_NOTE}.{os.getpid()}.part")
         part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         os.replace(part, path)
+
+
+def _read_note(directory: Path) -> dict[str, str]:
+    try:
+        note = json.loads((directory / _NOTE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}  # none, or not ours: a new run is better than none
+    known = {key: note.get(key) for key in ("key", "run_id", "status")} if isinstance(note, dict) else {}
+    return {key: value for key, value in known.items() if isinstance(value, str) and re.fullmatch(r"[\w-]+", value)}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

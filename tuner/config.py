@@ -93,6 +93,9 @@ class SweepSpec(Spec):
         space = self.dimensions()
         for path, dimension in space.items():
             check_dimension(self.base, path, dimension)
+            within = [other for other in space if other.startswith(f"{path}.")]
+            if within:
+                raise ValueError(f"space.{within[0]}: is part of {path}, which is in the space too; leave one out")
         if self.algorithm == "grid":
             ranges = [path for path, dimension in space.items() if not isinstance(dimension, Choice | Grid)]
             if ranges:
@@ -133,11 +136,13 @@ class SweepSpec(Spec):
     @property
     def max_epochs(self) -> int:
         """Epochs of the longest trial."""
-        dimension = self.dimensions().get("optimiser.epochs")
-        if dimension is None:
-            return self.base.optimiser.epochs
-        longest = max(dimension.values) if isinstance(dimension, Choice | Grid) else dimension.high
-        return max(int(longest), *(int(start.get("optimiser.epochs", 1)) for start in (self.starts or ({},))))
+        settings: list[dict[str, Value]] = list(self.starts or ())  # default starts stay within the space
+        for path in ("optimiser", "optimiser.epochs"):
+            dimension = self.dimensions().get(path)
+            if dimension is not None:
+                values = dimension.values if isinstance(dimension, Choice | Grid) else (dimension.high,)
+                settings += [{path: value} for value in values]
+        return max(changed(self.base, changes).optimiser.epochs for changes in settings or [{}])
 
     @property
     def grace(self) -> int:
@@ -153,7 +158,8 @@ class SweepSpec(Spec):
 def default_starts(spec: SweepSpec, num_nodes: int) -> list[dict[str, Value]]:
     """Known-good settings to try first: the base's own, then the paper's for its data set in the base's units.
 
-    A number beyond the space's range becomes the nearest within; settings equal to earlier ones are left out.
+    A number beyond the space's range becomes the nearest within; settings equal to earlier ones are left out, and so
+    are those that cannot be trained.
     """
     base, space = spec.base, spec.dimensions()
     starts = [{path: nearest(space[path], value_at(base.model_dump(mode="json"), path)) for path in space}]
@@ -167,7 +173,15 @@ def default_starts(spec: SweepSpec, num_nodes: int) -> list[dict[str, Value]]:
         }  # fmt: skip
         known = {path: nearest(space[path], value) for path, value in published.items() if path in space}
         starts.append(starts[0] | known)
-    return [start for at, start in enumerate(starts) if start not in starts[:at]]
+    return [start for at, start in enumerate(starts) if start not in starts[:at] and _fits(base, start)]
+
+
+def _fits(base: TrainSpec, changes: dict[str, Value]) -> bool:
+    try:
+        changed(base, changes)
+    except InvalidInput:
+        return False
+    return True
 
 
 def trial_spec(spec: SweepSpec, changes: dict[str, Value], run: int = 0) -> TrainSpec:

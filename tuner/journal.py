@@ -6,6 +6,7 @@ what was decided. So searcher and scheduler keep no files of their own, and a ki
     {"type": "start" | "resume", "spec_hash": …, "objective": …, "concurrency": …}
     {"type": "trial", "number": 3, "origin": "start" | "search", "changes": {"objective.temperature": 0.4}}
     {"type": "running", "number": 3, "host": …, "pid": …}
+    {"type": "retry", "number": 3, "error": …}: its process died; it waits for another, and its checkpoint
     {"type": "report", "number": 3, "run": 0, "epoch": 25, "value": 0.71, "figures": {…}, "seconds": …,
      "decision": "continue" | "stop"}
     {"type": "done", "number": 3, "state": …, "value": …, "values": […], "epoch": …, "seconds": …, "error": …}
@@ -65,6 +66,7 @@ class TrialRecord:
     epoch: int = 0  # of the last report
     seconds: float = 0.0  # spent training, in all attempts that reported
     error: str | None = None
+    retries: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -91,12 +93,13 @@ class Journal:
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
         self._opened = time.monotonic()
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
+        sync_directory(path)
         for event in events:
             apply(self.trials, event)
 
     @classmethod
-    def open(cls, path: Path, spec: SweepSpec, *, resume: bool) -> Journal:
-        """Claim the directory for this sweep.
+    def open(cls, path: Path, spec: SweepSpec, *, resume: bool, patience: float = 0.0) -> Journal:
+        """Claim the directory for this sweep; for `patience` seconds, wait for a driver that is about to end.
 
         Raises:
             InvalidInput: the directory holds something else, or this sweep and `resume` was not asked for.
@@ -104,23 +107,22 @@ class Journal:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = (path / ".lock").open("w")
+            lock = (path / ".lock").open("a")
         except OSError as error:
             raise Infrastructure(f"{path}: cannot write a sweep there ({error}). Choose another --out.") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise Infrastructure(f"{path}: another process runs a sweep there. Wait for it, or end it.") from error
+        deadline = time.monotonic() + patience
+        while not _locked(lock):
+            if time.monotonic() >= deadline:
+                lock.close()
+                raise Infrastructure(f"{path}: another process runs a sweep there. Wait for it, or end it.")
+            time.sleep(0.1)
         try:
             _check_owner(path, spec, resume)
             write_json(path / "spec.json", spec.model_dump(mode="json"))
-            events = _repaired(path / "events.jsonl")
+            return cls(path, spec, lock, _repaired(path / "events.jsonl"))
         except BaseException:
             lock.close()
             raise
-        sync_directory(path)
-        return cls(path, spec, lock, events)
 
     @property
     def is_new(self) -> bool:
@@ -139,13 +141,21 @@ class Journal:
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line, on disk when this returns, then let the state and the listeners know."""
         event = {"type": kind, "time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), **fields}
-        self._file.write(json.dumps(event, allow_nan=False) + "\n")
+        line = json.dumps(event, allow_nan=False)
+        self._file.write(line + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+        event = json.loads(line)  # what a restart would read: lists for tuples
         apply(self.trials, event)
         for listener in self.listeners:
             listener(event)
         return event
+
+    def __deepcopy__(self, memo: object) -> Journal:
+        return self  # there is one truth, whatever Ray Tune copies
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Path, (str(self.path),)  # Ray Tune pickles its parts for a restart that goes through us instead
 
     def close(self) -> None:
         self._file.close()
@@ -170,6 +180,9 @@ def apply(trials: dict[int, TrialRecord], event: Event) -> None:
             trial = trials[event["number"]]
             trial.state, trial.value, trial.values = event["state"], event["value"], event["values"]
             trial.epoch, trial.seconds, trial.error = event["epoch"], event["seconds"], event["error"]
+        case "retry":
+            trial = trials[event["number"]]
+            trial.state, trial.retries = "waiting", trial.retries + 1
         case "start" | "resume" | "cancelled":
             for trial in trials.values():  # what ran then runs no more
                 trial.state = "waiting" if trial.state == "running" else trial.state
@@ -198,9 +211,18 @@ def run_directory(sweep: Path, number: int, seed: int) -> Path:
     return trial_directory(sweep, number) / f"seed-{seed}"
 
 
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _check_owner(path: Path, spec: SweepSpec, resume: bool) -> None:
     if not (path / "spec.json").exists():
-        foreign = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        names = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", ".ray", "ray.log"))
+        foreign = [name for name in names if not name.startswith(".spec.json.")]  # ours, if killed while writing it
         if foreign:
             raise InvalidInput(f"{path}: holds other files ({', '.join(foreign[:3])}). Choose an empty --out.")
         return
@@ -224,9 +246,20 @@ def _stored_spec(path: Path) -> SweepSpec:
 
 
 def _repaired(file: Path) -> list[Event]:
-    """The complete lines; what a crash cut off is removed, so that the next line does not join it."""
+    """The complete lines; what a crash cut off is removed, so that the next line does not join it.
+
+    Raises:
+        InvalidInput: more than the end of the last line is wrong, which no crash does.
+    """
     events, length = _complete_lines(file)
     if file.exists() and file.stat().st_size > length:
+        with file.open("rb") as lines:
+            lines.seek(length)
+            if b"\n" in lines.read():
+                raise InvalidInput(
+                    f"{file}, line {len(events) + 1}: is not an event; someone has changed the file. "
+                    "Mend the line, or choose another --out."
+                )
         os.truncate(file, length)
     return events
 

@@ -126,14 +126,14 @@ def check_dimension(base: TrainSpec, path: str, dimension: Dimension) -> None:
 
 def nearest(dimension: Dimension, value: Value) -> Value:
     if isinstance(dimension, Choice | Grid):
-        if value in dimension.values or not _is_number(value):
+        if value in dimension.values or not is_number(value):
             return value
-        numbers = [other for other in dimension.values if _is_number(other)]
+        numbers = [other for other in dimension.values if is_number(other)]
         return min(numbers, key=lambda other: abs(other - value)) if numbers else value
-    if not _is_number(value):
+    if not is_number(value):
         return dimension.low
     return min(max(value, dimension.low), dimension.high)
 
 
-def _is_number(value: Value) -> bool:
+def is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

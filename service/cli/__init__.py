@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from service.cli import datasets, demo, estimate, inspect, train
+from service.cli import datasets, demo, estimate, inspect, sweep, train
 from trainer.errors import TrainerError
 from trainer.threads import wait_politely
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.add_typer(sweep.app, name="sweep")
 app.command("estimate")(estimate.estimate)
 app.command("evaluate")(inspect.evaluate)
 app.add_typer(datasets.app, name="datasets")

@@ -21,9 +21,12 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
 }
 PURE = (
     "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
-    "tuner.config",
+    "tuner.config", "tuner.space", "tuner.journal", "tuner.results",
 )  # fmt: skip
-HEAVY = {"torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
+HEAVY = {
+    "torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "optuna",
+    "plotly",
+}  # fmt: skip
 MAX_LINES = 400
 
 
@@ -122,7 +125,10 @@ def test_checker_tells_allowed_from_forbidden(file, source, allowed):
 
 @pytest.mark.parametrize(
     "module",
-    ["trainer", "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "service", "service.cli"],
+    [
+        "trainer", "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "tuner", "tuner.config",
+        "tuner.journal", "tuner.results", "tuner.sweep", "service", "service.cli",
+    ],  # fmt: skip
 )
 def test_import_loads_nothing_heavy(module, repo_root):
     code = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"

@@ -28,6 +28,11 @@ from trainer.presets import PRESETS, PUBLISHED, preset_document, preset_spec
         ({"augment": {"edge_drop": [0.1]}}, "augment.edge_drop"),
         ({"run": {"seed": -1}}, "run.seed"),
         ({"run": {"device": "cuda:0; rm"}}, "run.device"),
+        ({"data": {"held_out_edges": 0.6}}, "data.held_out_edges"),
+        ({"data": {"held_out_edges": -0.1}}, "data.held_out_edges"),
+        ({"data": {"held_out_seed": -1}}, "data.held_out_seed"),
+        ({"evaluation": {"watch_every": -1}}, "evaluation.watch_every"),
+        ({"run": {"export": "perhaps"}}, "run.export"),
         ({"data": {"name": "files"}}, "data"),
         ({"data": {"name": "cora", "files": {"npz": "x.npz"}}}, "data"),
         ({"data": {"name": "files", "files": {"nodes": "n.csv"}}}, "data.files"),
@@ -84,6 +89,14 @@ def test_hash_names_what_is_trained_and_ignores_book_keeping():
     assert spec_hash(parse_spec({"optimiser": {"lr": 0.0005}})) == base  # the default, written out
     assert spec_hash(parse_spec({"run": {"seed": 1}})) != base
     assert spec_hash(parse_spec(json.loads(TrainSpec().model_dump_json()))) == base
+    assert spec_hash(parse_spec({"evaluation": {"watch_every": 5}, "run": {"export": False}})) == base
+
+
+def test_hash_speaks_of_held_out_edges_only_where_there_are_any():
+    base = spec_hash(TrainSpec())
+    assert spec_hash(parse_spec({"data": {"held_out_seed": 3}})) == base
+    held = [{"held_out_edges": 0.1}, {"held_out_edges": 0.2}, {"held_out_edges": 0.1, "held_out_seed": 3}]
+    assert len({base, *(spec_hash(parse_spec({"data": data})) for data in held)}) == 4
 
 
 def test_specs_do_not_change():

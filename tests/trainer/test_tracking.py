@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.trainer.mlflow_server import Server, mlflow_client, wait_until
 from trainer.callbacks import Result, RunInfo
 from trainer.config import TrainSpec, spec_hash
 from trainer.errors import Cancelled, InvalidInput
 from trainer.tracking import Tracker, tracking_uri
 from trainer.tracking_run import flatten
-
-
-class Server:
-    """An `mlflow server` of our own, which can be stopped and started again on the same port and database."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *, wait: bool = True) -> None:
-        store = ["--backend-store-uri", f"sqlite:///{self.folder}/server.db", "--artifacts-destination", "./files"]
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *store, *place],
-            cwd=self.folder,
-            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # its workers end with it
-        )
-        if wait:
-            wait_until(self.answers, seconds=90)
-
-    def answers(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +38,6 @@ def uri(request: pytest.FixtureRequest, home: Path) -> str:
     return tracking_uri(home) if request.param == "sqlite" else request.getfixturevalue("server").uri
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
-
-
 def run_info(directory: Path, first_epoch: int = 1, **sections: Any) -> RunInfo:
     directory.mkdir(exist_ok=True)
     spec = TrainSpec.model_validate(sections)
@@ -102,12 +50,6 @@ def epoch(number: int) -> dict[str, Any]:
 
 def result(directory: Path, epochs: int, **metrics: Any) -> Result:
     return Result(directory, metrics, directory / "embeddings" / "vectors.npy", epochs)
-
-
-def mlflow_client(uri: str) -> Any:
-    from mlflow import MlflowClient  # seconds, which collecting these tests should not cost
-
-    return MlflowClient(uri)
 
 
 def steps(uri: str, run_id: str, key: str = "loss") -> list[int]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.mlflow_server import free_port
 from trainer.callbacks import Result, RunInfo
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled, InvalidInput
@@ -27,11 +28,6 @@ def black_hole() -> Iterator[str]:
     """A server that accepts (the kernel does, in its backlog) and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def run_info(directory: Path, first_epoch: int = 1) -> RunInfo:
@@ -48,7 +44,7 @@ def result(directory: Path, epochs: int, **metrics: Any) -> Result:
 
 
 def test_tracker_that_is_down_costs_metrics_not_training(tmp_path, caplog):
-    tracker = Tracker(uri=f"http://user:secret@127.0.0.1:{closed_port()}", home=tmp_path, finish_timeout=20)
+    tracker = Tracker(uri=f"http://user:secret@127.0.0.1:{free_port()}", home=tmp_path, finish_timeout=20)
     tracker.on_start(run_info(tmp_path))
     for number in range(1, 1001):
         tracker.on_epoch(epoch(number))

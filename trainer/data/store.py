@@ -146,6 +146,8 @@ def _arrays(graph: Graph) -> Arrays:
         arrays["y"] = graph.y.numpy()
     if graph.split is not None:
         arrays |= {key: graph.split[key].numpy() for key in SPLITS}
+    if graph.held_out is not None:
+        arrays["held_out"] = graph.held_out.numpy()
     return arrays
 
 
@@ -165,6 +167,7 @@ def _graph(manifest: dict[str, Any], arrays: Arrays) -> Graph:
         y=tensors.get("y"),
         classes=tuple(manifest["classes"]),
         split={key: tensors[key] for key in SPLITS} if "train" in tensors else None,
+        held_out=tensors.get("held_out"),
         notes=tuple(manifest["notes"]),
         _maps=Maps(tuple(array for array in arrays.values() if isinstance(array, np.memmap))),
     )
@@ -204,6 +207,7 @@ def _check(directory: Path, manifest: dict[str, Any], arrays: Arrays) -> None:
         "ids": ("i8" if arrays["ids"].dtype.kind == "i" else arrays["ids"].dtype.str[1:], (n,)),
         "x": ("f4", (n, f)),
         "x_indptr": ("i8", (n + 1,)),
+        "held_out": ("i8", (2, *arrays["held_out"].shape[-1:]) if "held_out" in arrays else ()),
     }
     for key, (dtype, shape) in expected.items():
         array = arrays.get(key)

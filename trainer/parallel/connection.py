@@ -26,13 +26,10 @@ _SETTINGS = {
 }
 
 
-def require_ray(workers: int) -> None:
+def require_ray(what: str) -> None:
     """Raises InvalidInput, with the remedy, where Ray is not installed."""
     if find_spec("ray") is None:
-        raise InvalidInput(
-            f"run.workers is {workers}, and Ray, which starts them, is not installed. "
-            "Run pip install 'nml-gcl[train]', or set run.workers to 1."
-        )
+        raise InvalidInput(f"{what} needs Ray, which is not installed. Run pip install 'nml-gcl[train]'.")
 
 
 def ray_address(environ: Mapping[str, str]) -> str:

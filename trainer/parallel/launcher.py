@@ -1,31 +1,24 @@
 """The process that talks to Ray: `python -m trainer.parallel.launcher ROOM`, started by `fit_parallel`.
 
-It reads ROOM/job.json, trains on Ray Train, and writes ROOM/outcome.json: no error, or its kind and sentence. It ends,
-and Ray's processes with it, when the process that started it does.
+It trains on Ray Train what ROOM/job.json says (trainer.parallel.child).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import signal
 import sys
-import threading
-import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer import version
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
+from trainer.parallel.child import main
+from trainer.parallel.cluster import connected
 from trainer.parallel.connection import LOCAL
-from trainer.run.atomic import write_json
 
-OBJECT_STORE_BYTES = 100 * 2**20  # nothing of ours goes through it; Ray would take 30 % of the memory
 GROUP_SECONDS = 7_200  # longest wait of one worker for another; the death of a worker is noticed by Ray, not by this
 
 
@@ -37,67 +30,10 @@ class Share:
     gpu: bool
 
 
-def main(room: Path) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that Ray is shut down on the way out
-    job = json.loads((room / "job.json").read_text(encoding="utf-8"))
-    threading.Thread(target=_end_with_parent, args=[job["temporary"]], daemon=True).start()
-    outcome: dict[str, str | None] = {"error": None}
-    try:
-        with _connected(job, room):
-            _train(job, _share(job), room)
-    except TrainerError as error:
-        kind = next(base for base in type(error).__mro__ if base.__module__ == TrainerError.__module__)
-        outcome = {"error": kind.__name__, "message": str(error)}
-    except Exception as error:
-        traceback.print_exc()  # into ray.log
-        outcome = {"error": "Infrastructure", "message": f"Ray failed: {type(error).__name__}: {error}"}
-    write_json(room / "outcome.json", outcome)
-
-
-@contextmanager
-def _connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
-    """Connect to the named cluster, or start one on loopback and end it again."""
-    import ray
-
-    local = {
-        "num_cpus": job["cpus"], "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
-        "_temp_dir": job["temporary"],
-    }  # fmt: skip
-    address = job["address"]
-    try:
-        try:
-            with _within(job["start_seconds"], room, f"Ray at {address} does not answer"):
-                ray.init(address=address, log_to_driver=False, **(local if address == LOCAL else {}))
-        except Exception as error:  # of many types, and a refused token has none of its own
-            traceback.print_exc()
-            if "InvalidAuthToken" in (room / "ray.log").read_text(encoding="utf-8", errors="replace"):
-                raise InvalidInput(
-                    f"the Ray cluster at {address} refused the token (RAY_AUTH_MODE is "
-                    f"{os.environ['RAY_AUTH_MODE']}). Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's own."
-                ) from error
-            raise Infrastructure(f"cannot connect to Ray at {address}: {error}") from error
-        yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(job["temporary"], ignore_errors=True)
-
-
-@contextmanager
-def _within(seconds: float, room: Path, complaint: str) -> Iterator[None]:
-    """End this process, with a complaint, unless the block ends in time: Ray itself tries for many minutes."""
-
-    def give_up() -> None:
-        message = f"{complaint} within {seconds:g} s. Check RAY_ADDRESS, or try again later."
-        write_json(room / "outcome.json", {"error": "Infrastructure", "message": message})
-        os._exit(1)
-
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def work(job: Mapping[str, Any], room: Path) -> None:
+    """Train on the cluster that the job names."""
+    with connected(job, room):
+        _train(job, _share(job), room)
 
 
 def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
@@ -209,14 +145,5 @@ def _worker_environment(share: Share, address: str) -> dict[str, str]:
     return own
 
 
-def _end_with_parent(temporary: str) -> None:
-    """Our stdin is a pipe that the parent never writes to; the kernel closes it when the parent is gone."""
-    os.read(0, 1)  # not through sys.stdin, whose lock a daemon thread would hold at exit
-    os.kill(os.getpid(), signal.SIGTERM)  # Ray's handler ends its processes
-    time.sleep(10)  # a main thread that is deep in Ray does not hear signals
-    shutil.rmtree(temporary, ignore_errors=True)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), work)

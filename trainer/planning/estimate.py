@@ -7,6 +7,9 @@ counted (the interpreter, what malloc keeps) was measured; tests compare the sum
     from the first step on  optimiser, bank, views, tiles: export and evaluation find them there
     one after the other     loading | encoding + contrast | export | evaluation
 
+Export and evaluation count whether or not `run.export` asks for them, so that a trial of a sweep is planned like
+the run that trains the same and exports. Watching needs no more than they do.
+
 Everything is for one process; with `run.workers` each of them needs this much. It is the computer's memory: on a GPU,
 what training takes beside graph and features is needed there instead.
 """
@@ -42,6 +45,7 @@ _DIAGNOSED = 512  # anchors, trainer.methods.nml
 _COMPARED_UP_TO = 20_000  # nodes, trainer.training.finish
 _DRAWN_PAIRS = 10_000  # nodes, trainer.quality.figures
 _FULL_KMEANS = 20_000  # nodes, trainer.quality.clustering
+_LINK_PAIRS = 100_000  # of held-out edges, trainer.quality.links
 _BANK_ROWS = 65_536  # trainer.methods.bank
 _ROWWISE = 64 * MB  # trainer.nn.rowwise
 _EXPORT = 256 * MB  # trainer.run.layerwise
@@ -103,7 +107,7 @@ def estimate(spec: TrainSpec, shape: GraphShape) -> Estimate:
         contrast = tables + max(contrast - encoding, tables)
     parts = {
         "runtime": _runtime(spec),
-        "graph": 0 if shape.mapped else _graph(shape),
+        "graph": _graph(spec, shape),
         "features": 0 if shape.mapped and spec.data.features == "raw" and not whole else _features(shape),
         "optimiser": _optimiser(spec, shape),
         "bank": _bank(spec, shape) if sampling.negatives == "bank" else 0,
@@ -123,9 +127,22 @@ def _runtime(spec: TrainSpec) -> int:
     return _LIBRARIES + sampler + _TRACKER * spec.run.track + _TEAM * (spec.run.workers > 1)
 
 
-def _graph(shape: GraphShape) -> int:
-    """trainer.graph: indptr, indices, labels, ids; weights where there are any."""
-    return (16 + shape.id_bytes) * shape.nodes + (12 if shape.weighted else 8) * shape.edges
+def _graph(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.graph: indptr, indices, labels, ids; weights where there are any.
+
+    Of a mapped graph nothing, unless edges are held out: then what is left of its edges is in memory.
+    """
+    share = spec.data.held_out_edges
+    if shape.mapped and not share:
+        return 0
+    edges = 8 * shape.nodes + (12 if shape.weighted else 8) * shape.edges + 16 * _held_out(spec, shape)
+    return edges if shape.mapped else edges + (8 + shape.id_bytes) * shape.nodes
+
+
+def _held_out(spec: TrainSpec, shape: GraphShape) -> float:
+    """trainer.data.held_out: pairs kept aside, where each has an edge in both directions."""
+    share = spec.data.held_out_edges
+    return shape.edges / 2 * share / (1 - share)
 
 
 def _features(shape: GraphShape) -> int:
@@ -276,6 +293,8 @@ def _evaluation(spec: TrainSpec, shape: GraphShape) -> float:
     asked, n, d = spec.evaluation, shape.nodes, spec.encoder.dim
     pieces = 40.0 * MB + 32 * d * d + 24 * 2_048 * d  # a piece of the table in float64; moments; uniformity's sample
     needs = [pieces]
+    if judged_pairs := min(_held_out(spec, shape), _LINK_PAIRS):
+        needs.append(60 * MB + 200 * judged_pairs)
     if shape.classes:
         judged = 2 * min(0.1 * n, asked.max_probe_nodes)  # training and validation nodes
         needs.append(4 * judged * (d + 10 * shape.classes) + 24 * MB)

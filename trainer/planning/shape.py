@@ -73,18 +73,27 @@ def shape_of_data(data: DataSpec, *, home: Path | None = None) -> GraphShape:
     elif data.name == "imported":
         from trainer.datasets import load
 
-        opened = shape_of(load(data.model_copy(update={"features": "raw"}), home=home))
+        opened = shape_of(load(data.model_copy(update={"features": "raw", "held_out_edges": 0}), home=home))
         shape = replace(opened, note="the imported graph's headers")
     elif data.files is not None:
         shape = _npz(data.files) if data.files.npz is not None else _tables(data.files)
     else:
         shape = _named(data.name, home)
+    if data.held_out_edges:
+        shape = _without_held_out(shape, data.held_out_edges)
     if data.features == "raw":
         return shape
     if data.features == "zscore":  # dense, whatever it was
         shape = replace(shape, nonzeros=None)
     prepared = 4 * shape.nodes * shape.features if shape.nonzeros is None else 12 * shape.nonzeros
     return replace(shape, loading=max(shape.loading, prepared))  # the raw ones are there until these are
+
+
+def _without_held_out(shape: GraphShape, share: float) -> GraphShape:
+    """trainer.data.held_out: fewer edges; while they are chosen, the old ones, a byte each, and pairs being sorted."""
+    old = 0 if shape.mapped else (12 if shape.weighted else 8) * shape.edges
+    choosing = old + round((1 + 32 * share) * shape.edges)
+    return replace(shape, edges=round((1 - share) * shape.edges), loading=max(shape.loading, choosing))
 
 
 def _named(name: str, home: Path) -> GraphShape:

@@ -1,9 +1,9 @@
 """Linear probe: how well multinomial logistic regression reads the classes off frozen embeddings (methods 5.3).
 
 Adam on mean cross-entropy, one head per weight decay, all heads from the same Xavier start. Validation accuracy is
-looked at every second epoch and chooses both the weight decay and the epoch; the test nodes are looked at once, after
-that choice. The heads share nothing but the data, so they are trained together as one tensor; the result is that of
-training each alone.
+looked at every second epoch and chooses both the weight decay and the epoch (`choose_head`, which knows no test nodes
+and also serves to watch training); test nodes are looked at once, after that choice (`linear_probe`). The heads share
+nothing but the data, so they are trained together as one tensor; the result is that of training each alone.
 
 Of many training or validation nodes a seeded sample is used; the draw knows how many there are, not what they are. Test
 accuracy is over all test nodes, read by pieces.
@@ -12,13 +12,14 @@ accuracy is over all test nodes, read by pieces.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from trainer.config import EvaluationSpec
 from trainer.quality.rows import Rows, sample
 from trainer.quality.splits import Split
 from trainer.seeds import generator
@@ -26,6 +27,38 @@ from trainer.seeds import generator
 WEIGHT_DECAYS = (0.0, 1e-4, 1e-3, 1e-2)  # ascending, so that the first of equals is the smallest
 CHECK_EVERY = 2  # epochs between looks at validation
 PATIENCE = 500  # epochs without a better validation accuracy of any head, after which training stops
+
+
+class Settings(TypedDict):
+    """What a spec says of the probe: keyword arguments of `choose_head` and `linear_probe`."""
+
+    epochs: int
+    lr: float
+    l2_normalise: bool
+    seed: int
+    max_nodes: int
+
+
+def settings_of(spec: EvaluationSpec, seed: int) -> Settings:
+    """The probe that `spec` asks for in a run of this seed."""
+    return Settings(
+        epochs=spec.probe_epochs, lr=spec.probe_lr, l2_normalise=spec.l2_normalise, seed=seed,
+        max_nodes=spec.max_probe_nodes,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head that validation chose, and its accuracies (shares) over the nodes that `used` counts."""
+
+    weight: Tensor  # [d + 1, C], the last row is the bias
+    classes: Tensor  # [C]: the labels that occur among the training nodes used, column by column
+    weight_decay: float
+    epoch: int  # at which it was taken
+    epochs_run: int
+    train: float
+    val: float
+    used: dict[str, int]  # training and validation nodes that were looked at
 
 
 @dataclass(frozen=True)
@@ -41,8 +74,8 @@ class ProbeResult:
     split: str
     sizes: dict[str, int]  # nodes of the split
     used: dict[str, int]  # nodes of it that were looked at
-    weight: Tensor  # [d + 1, C], the last row is the bias
-    classes: Tensor  # [C]: the labels that occur among the training nodes used, column by column
+    weight: Tensor  # as in Head
+    classes: Tensor
 
     @property
     def sampled(self) -> bool:
@@ -68,41 +101,77 @@ def linear_probe(
     weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
     patience: int = PATIENCE,
 ) -> ProbeResult:
-    """Train the heads, choose on validation, read test once.  z: [N, d] float, y: [N] int64.
+    """Choose a head without the test nodes (`choose_head`), then read them once.  z: [N, d] float, y: [N] int64.
+
+    A test node of a class that no training node has counts as wrong.
+    """
+    table = Rows.of(z)
+    head = choose_head(
+        table, y, split.train, split.val, epochs=epochs, lr=lr, l2_normalise=l2_normalise, seed=seed,
+        max_nodes=max_nodes, weight_decays=weight_decays, patience=patience,
+    )  # fmt: skip
+    pieces = table.gathered(split.test, unit=l2_normalise)
+    right = sum(_right(_with_bias(rows), head.weight, head.classes, y[split.test[where]]) for where, rows in pieces)
+    return ProbeResult(
+        train=head.train,
+        val=head.val,
+        test=right / len(split.test),  # the one and only use of test nodes
+        weight_decay=head.weight_decay,
+        epoch=head.epoch,
+        epochs_run=head.epochs_run,
+        split=split.name,
+        sizes=split.sizes(),
+        used=split.sizes() | head.used,
+        weight=head.weight,
+        classes=head.classes,
+    )
+
+
+def choose_head(
+    z: np.ndarray | Tensor | Rows,
+    y: Tensor,
+    train: Tensor,
+    val: Tensor,
+    *,
+    epochs: int = 3_000,
+    lr: float = 1e-2,
+    l2_normalise: bool = False,
+    seed: int = 0,
+    max_nodes: int = 50_000,
+    weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
+    patience: int = PATIENCE,
+) -> Head:
+    """Train a head per weight decay on `train`, take the best on `val` (node indices), and look at no other node.
 
     Training stops after `patience` epochs without a better validation accuracy, or when it is 100 %: a later head
     could then not win. The rule sees validation only. Columns are those labels that training nodes have, so not even
-    the number of classes is learned from test nodes; a node of an unseen class counts as wrong.
+    the number of classes is learned from other nodes; a node of an unseen class counts as wrong.
 
     More than `max_nodes` training (or validation) nodes: that many of them, drawn by `seed`. Memory: about 4 bytes ×
     (d + 10 · classes) per training and validation node used.
     """
     table = Rows.of(z)
-    train = sample(split.train, max_nodes, generator(seed, "probe sample train"))
-    val = sample(split.val, max_nodes, generator(seed, "probe sample val"))
+    train = sample(train, max_nodes, generator(seed, "probe sample train"))
+    val = sample(val, max_nodes, generator(seed, "probe sample val"))
     classes, target = torch.unique(y[train], return_inverse=True)
     heads = _Heads(_inputs(table, train, l2_normalise), target, len(classes), weight_decays, lr, seed)
     x_val = _inputs(table, val, l2_normalise)
     chosen = _choose(heads, x_val, classes, y[val], epochs=epochs, patience=patience)
-
-    def right(x: Tensor, nodes: Tensor) -> int:
-        return int((classes[(x @ chosen.weight).argmax(1)] == y[nodes]).sum())
-
-    pieces = table.gathered(split.test, unit=l2_normalise)
-    right_test = sum(right(_with_bias(rows), split.test[where]) for where, rows in pieces)
-    return ProbeResult(
-        train=right(heads.x, train) / len(train),
-        val=right(x_val, val) / len(val),
-        test=right_test / len(split.test),  # the one and only use of test nodes
+    return Head(
+        weight=chosen.weight,
+        classes=classes,
         weight_decay=weight_decays[chosen.head],
         epoch=chosen.epoch,
         epochs_run=chosen.epochs_run,
-        split=split.name,
-        sizes=split.sizes(),
-        used=split.sizes() | {"train": len(train), "val": len(val)},
-        weight=chosen.weight,
-        classes=classes,
+        train=_right(heads.x, chosen.weight, classes, y[train]) / len(train),
+        val=_right(x_val, chosen.weight, classes, y[val]) / len(val),
+        used={"train": len(train), "val": len(val)},
     )
+
+
+def _right(x: Tensor, weight: Tensor, classes: Tensor, y: Tensor) -> int:
+    """How many nodes a head classifies correctly.  x: [n, d + 1], weight: [d + 1, C], classes: [C], y: [n]."""
+    return int((classes[(x @ weight).argmax(1)] == y).sum())
 
 
 def _with_bias(rows: Tensor) -> Tensor:

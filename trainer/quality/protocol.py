@@ -8,6 +8,7 @@ from typing import Any
 from trainer.config import EvaluationSpec
 from trainer.quality.clustering import FULL_UP_TO, INITIALISATIONS
 from trainer.quality.geometry import UNIFORMITY_NODES
+from trainer.quality.links import MAX_PAIRS
 from trainer.quality.pairs import BIN_WIDTH
 from trainer.quality.probe import CHECK_EVERY, PATIENCE, WEIGHT_DECAYS
 from trainer.quality.splits import Split
@@ -17,7 +18,7 @@ _Figures = Mapping[str, Any] | None
 
 def describe_protocol(
     spec: EvaluationSpec, seed: int, split_seed: int, split: Split | None, *,
-    nodes: int, probe: _Figures, clustering: _Figures, pairs: _Figures,
+    nodes: int, probe: _Figures, clustering: _Figures, pairs: _Figures, links: _Figures = None, link_seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """The protocol under which the figures given were found; they tell the sizes of their samples."""
     return {
@@ -29,6 +30,7 @@ def describe_protocol(
         "probe": _probe_settings(spec) | _probe_sample(probe, spec.max_probe_nodes, seed),
         "clustering": _clustering_settings(spec) | _sample(clustering, spec.max_cluster_nodes, seed),
         "pairs": _pairs_settings() | _sample(pairs, spec.max_pairs_nodes, seed),
+        "links": None if links is None else _links(links, link_seed),
         "geometry": {
             "nodes": nodes,
             "uniformity": _sizes(min(UNIFORMITY_NODES, nodes), nodes, UNIFORMITY_NODES, seed),
@@ -63,6 +65,21 @@ def _pairs_settings() -> dict[str, Any]:
         "distance": "1 - cos",
         "ratio": "100 · median over same-class pairs / median over different-class pairs, pooled over all pairs",
         "bin_width": BIN_WIDTH,
+    }
+
+
+def _links(links: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Which pairs were compared. Selected by, the figure is a validation figure: there is no second set of edges."""
+    return {
+        "score": "cosine",
+        "auc": "P(held-out edge scores above a pair without an edge), ties half",
+        "held_out": "pairs of nodes whose edges, in both directions, were removed before training",
+        "without_edge": "random pairs of different nodes, neither linked in training nor held out",
+        "seed": seed,
+        "max_pairs": MAX_PAIRS,
+        "sampled": links["sampled"],
+        "used": links["pairs"],
+        "available": links["available"],
     }
 
 

@@ -111,6 +111,18 @@ class RunDirectory:
         return [event for event in read_events(self.path) if event["type"] == "epoch"]
 
 
+def is_taken(path: Path) -> bool:
+    """Whether a process trains there at the moment."""
+    try:
+        with (path / ".lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def read_spec(path: Path) -> TrainSpec:
     """The spec a run directory was made with."""
     if not (path / "spec.json").exists():

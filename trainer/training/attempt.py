@@ -22,6 +22,7 @@ from trainer.parallel.stop import Stop
 from trainer.parallel.team import Team
 from trainer.planning.memory import peak_rss
 from trainer.planning.plan import Plan
+from trainer.quality.watch import watch
 from trainer.run.checkpoint import load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory
 from trainer.training.finish import finish
@@ -52,7 +53,7 @@ class Training:
         self._saved = time.monotonic()
 
     def go(self) -> None:
-        """Train to the end, then export and judge.
+        """Train to the end, then export and judge if the spec asks for it.
 
         Raises:
             Cancelled: stopped on request, after a checkpoint.
@@ -64,6 +65,7 @@ class Training:
             figures = self._epoch()
             self.place.epoch, self.place.figures = self.place.epoch + 1, EpochFigures()
             epoch = self.place.epoch
+            figures |= self._watched(epoch)
             asked = self._emit("epoch", epoch=epoch, metrics=figures)
             early = self.team.any(asked or self._asks("finish"))
             finished = early or epoch == self.spec.optimiser.epochs
@@ -100,6 +102,13 @@ class Training:
         if self.leads and every and (epoch == 1 or epoch % every == 0):
             found |= self.method.diagnose(views)
         return found
+
+    def _watched(self, epoch: int) -> dict[str, float]:
+        """Figures of the embedding after this epoch, if a look at it is due."""
+        every, last = self.spec.evaluation.watch_every, epoch == self.spec.optimiser.epochs
+        if not (self.leads and every and (last or epoch % every == 0)):
+            return {}
+        return watch(self.method.encoder, self.graph, self.run.path / ".watch", self.spec)
 
     def _announce(self) -> None:
         spec, place, graph = self.spec, self.place, self.graph

@@ -1,4 +1,8 @@
-"""The end of a run: export, judge, draw, and write metrics.json last: its presence means the run is complete."""
+"""The end of a run: export, judge, draw, and write metrics.json last: its presence means the run is complete.
+
+With `run.export` false there is nothing but metrics.json, whose "eval" is then null. The same run resumed with it true
+exports and judges from its last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ def finish(
 ) -> None:
     """Turn a trained encoder into embeddings, figures and metrics; emit tells of each phase, stop may end it.
 
+    Without `run.export`, into metrics alone.
+
     Raises:
         Cancelled: stopped on request; a resumed run goes on where the export was.
     """
@@ -67,18 +73,25 @@ def finish(
             told = time.monotonic()
             emit("exported", epoch=epoch, done=done, total=total)
 
-    phase("export")
-    fingerprint = graph.fingerprint()
-    vectors_file = export_embeddings(
-        run.path / "embeddings", encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
-    )
-    vectors = np.load(vectors_file, mmap_mode="r")
-    phase("evaluate")
-    quality = evaluate(vectors, y=graph.y, public_split=graph.split, spec=spec.evaluation, seed=spec.run.seed)
-    if spec.evaluation.figures:
-        phase("figures")
-        before = _untrained(spec, graph, fingerprint) if graph.num_nodes <= COMPARED_UP_TO else None
-        draw_all(run.path / "figures", history=history, before=before, after=vectors, y=graph.y, classes=graph.classes)
+    quality = None
+    if spec.run.export:
+        phase("export")
+        fingerprint = graph.fingerprint()
+        vectors_file = export_embeddings(
+            run.path / "embeddings", encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
+        )
+        vectors = np.load(vectors_file, mmap_mode="r")
+        phase("evaluate")
+        quality = evaluate(
+            vectors, y=graph.y, public_split=graph.split, spec=spec.evaluation, seed=spec.run.seed, graph=graph,
+            link_seed=spec.data.held_out_seed,
+        )  # fmt: skip
+        if spec.evaluation.figures:
+            phase("figures")
+            before = _untrained(spec, graph, fingerprint) if graph.num_nodes <= COMPARED_UP_TO else None
+            draw_all(
+                run.path / "figures", history=history, before=before, after=vectors, y=graph.y, classes=graph.classes
+            )
     metrics: dict[str, Any] = {
         **provenance, "preset": spec.preset, "seed": spec.run.seed, "nodes": graph.num_nodes, "edges": graph.num_edges,
         "plan": {"reason": plan.reason, "sampling": spec.sampling.model_dump(mode="json")},

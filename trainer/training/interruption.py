@@ -1,48 +1,14 @@
-"""How a run is asked to stop, and how what stops it is named."""
+"""What stops a run is given the name that the retry rules know."""
 
 from __future__ import annotations
 
 import errno
-import logging
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
 
 import torch
 
 from trainer.errors import Infrastructure, OutOfMemory
-from trainer.parallel.stop import Stop
-
-log = logging.getLogger("trainer")
-
-
-class StopRequest:
-    """Turns SIGTERM and SIGINT into a flag the loop reads between steps; a second signal acts as usual."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[int, Any] = {}
-
-    def how(self) -> Stop | None:
-        return "cancel" if self.requested else None
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses handlers
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.requested = True
-        signal.signal(number, self._previous[number])
-        log.warning("%s: finishing this step, then checkpointing", signal.Signals(number).name)
 
 
 @contextmanager

@@ -113,10 +113,13 @@ def rewrite(directory: Path, name: str, array: np.ndarray) -> None:
         ("y", np.zeros(4, np.float32), r"y.npy: f4"),
         ("x_indptr", np.array([0, 1, 2, 3, 5]), "x_indptr.npy: runs from 0 to 5 instead of 0 to 4"),
         ("x_indices", np.arange(3), "x_indptr.npy: runs from 0 to 4 instead of 0 to 3"),
+        ("held_out", np.zeros((3, 2), int), r"held_out.npy: i8 of shape .3, 2."),
+        ("held_out", np.zeros(2, int), r"held_out.npy: i8 of shape .2."),
+        ("held_out", np.zeros((2, 5), np.int32), r"held_out.npy: i4 of shape .2, 5."),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused_on_opening(tmp_path: Path, name, array, message):
-    example().save(tmp_path / "graph")
+    replace(example(), held_out=torch.tensor([[0], [3]])).save(tmp_path / "graph")
     rewrite(tmp_path / "graph", name, array)
     with pytest.raises(InvalidInput, match=message):
         Graph.open(tmp_path / "graph")

@@ -83,7 +83,7 @@ def test_another_process_finds_the_same_trainer(tmp_path):
 
 def test_without_ray_installed_the_error_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # what an import sees where it is not installed
-    with pytest.raises(InvalidInput, match=r"workers is 4.*pip install 'nml-gcl\[train\]'"):
+    with pytest.raises(InvalidInput, match=r"workers=4.*pip install 'nml-gcl\[train\]'"):
         fit_parallel(parse_spec({"run": {"workers": 4}}), tmp_path)
 
 

@@ -19,7 +19,7 @@ from trainer.planning.estimate import estimate
 from trainer.planning.plan import make_plan
 from trainer.planning.reach import contrasted, reached
 from trainer.planning.shape import GraphShape, shape_of, shape_of_data
-from trainer.quality import clustering, figures
+from trainer.quality import clustering, figures, links
 from trainer.sampling.batches import Batches
 from trainer.training import finish
 
@@ -150,6 +150,23 @@ def test_parts_appear_where_their_cause_is():
     assert estimate(tracked, SHAPE).parts["runtime"] > told["runtime"]
 
 
+def test_held_out_edges_bring_the_edges_of_a_mapped_graph_into_memory():
+    base = planned(document(10, 64, negatives="batch", batch_size=500))
+    held = base.model_copy(update={"data": base.data.model_copy(update={"held_out_edges": 0.2})})
+    shape = GraphShape(10_000, 100_000, 300, mapped=True, weighted=True)
+    assert estimate(base, shape).parts["graph"] == 0
+    pairs = 100_000 / 2 * 0.2 / 0.8
+    assert estimate(held, shape).parts["graph"] == 8 * 10_000 + 12 * 100_000 + 16 * pairs
+    in_memory = GraphShape(10_000, 100_000, 300, weighted=True)
+    assert estimate(held, in_memory).parts["graph"] == estimate(base, in_memory).parts["graph"] + 16 * pairs
+
+
+def test_a_run_that_only_reports_is_planned_like_one_that_exports():
+    given = document(10, 64, negatives="graph")
+    reports = given | {"run": given["run"] | {"export": False}, "evaluation": given["evaluation"] | {"watch_every": 2}}
+    assert estimate(planned(given), SHAPE).parts == estimate(planned(reports), SHAPE).parts
+
+
 def test_the_need_of_batches_does_not_grow_with_the_edges_of_a_mapped_graph():
     base = planned(document(10, 64, negatives="batch", batch_size=500))
     needs = [estimate(base, GraphShape(10**6, 10**7 * k, 100, mapped=True)).total for k in (1, 10, 100)]
@@ -194,6 +211,7 @@ def test_sizes_are_those_of_the_modules_they_describe():
     assert module._COMPARED_UP_TO == finish.COMPARED_UP_TO
     assert module._DRAWN_PAIRS == figures.PAIR_NODES
     assert module._FULL_KMEANS == clustering.FULL_UP_TO
+    assert module._LINK_PAIRS == links.MAX_PAIRS
     assert module._BANK_ROWS == bank._ROWS
     assert module._ROWWISE == rowwise.BLOCK_BYTES
     assert module._SPARSE_COST == encoder._SPARSE_COST

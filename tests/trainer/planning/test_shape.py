@@ -100,6 +100,19 @@ def test_an_imported_graph_is_told_by_its_headers(tmp_path):
         shape_of_data(DataSpec(name="imported", imported="other"), home=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["digits", "imported"])
+def test_held_out_edges_are_told_without_choosing_them(tmp_path, name):
+    graph = Graph.from_edges(np.random.default_rng(0).integers(400, size=(2, 9_000)), np.ones((400, FEATURES)))
+    graph.save(tmp_path / "graphs" / "mine")
+    data = DataSpec(name=name, imported="mine" if name == "imported" else None, held_out_edges=0.3)
+    told, found = shape_of_data(data, home=tmp_path), shape_of(load(data, home=tmp_path))
+    assert told.edges == pytest.approx(found.edges, rel=0.03)
+    assert replace(told, edges=0, loading=0, note="") == replace(found, edges=0, note="")
+    whole = shape_of_data(data.model_copy(update={"held_out_edges": 0}), home=tmp_path)
+    assert told.loading > whole.edges
+    assert whole.edges > told.edges
+
+
 def spoiled(path: Path) -> Path:
     """The same npz with other bytes in its arrays: whoever reads them notices, whoever reads headers does not."""
     content = bytearray(path.read_bytes())

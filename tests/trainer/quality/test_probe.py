@@ -9,7 +9,8 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from trainer.quality.probe import PATIENCE, WEIGHT_DECAYS, linear_probe
+from trainer.config import EvaluationSpec
+from trainer.quality.probe import PATIENCE, WEIGHT_DECAYS, choose_head, linear_probe, settings_of
 from trainer.quality.rows import Rows
 from trainer.quality.splits import Split, choose_split
 
@@ -82,6 +83,29 @@ def test_test_labels_influence_neither_choice_nor_weights(digits):
         assert (other.weight_decay, other.epoch, other.val) == (found.weight_decay, found.epoch, found.val)
         assert torch.equal(other.weight, found.weight)
         assert other.test < 0.3 < found.test
+
+
+def test_choosing_a_head_needs_no_test_nodes_and_is_what_the_probe_does(digits):
+    z, y, split = digits
+    found = linear_probe(z, y, split, epochs=150, seed=3, max_nodes=150)
+    known = torch.cat([split.train, split.val])
+    only_z, only_y = torch.full_like(z, float("nan")), torch.full_like(y, -1)
+    only_z[known], only_y[known] = z[known], y[known]
+    head = choose_head(only_z, only_y, split.train, split.val, epochs=150, seed=3, max_nodes=150)
+    assert torch.equal(head.weight, found.weight)
+    assert torch.equal(head.classes, found.classes)
+    for name in ("weight_decay", "epoch", "epochs_run", "train", "val"):
+        assert getattr(head, name) == getattr(found, name)
+    assert found.used == {**head.used, "test": len(split.test)}
+
+
+def test_settings_are_those_of_the_spec(digits):
+    z, y, split = digits
+    spec = EvaluationSpec(probe_epochs=30, probe_lr=0.1, l2_normalise=True, max_probe_nodes=120)
+    asked = linear_probe(z, y, split, **settings_of(spec, seed=5))
+    named = linear_probe(z, y, split, epochs=30, lr=0.1, l2_normalise=True, seed=5, max_nodes=120)
+    assert asked.as_dict() == named.as_dict()
+    assert torch.equal(asked.weight, named.weight)
 
 
 def test_accuracy_is_that_of_a_converged_logistic_regression(digits):

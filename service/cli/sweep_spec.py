@@ -1,0 +1,90 @@
+"""What a sweep's command line asks for: one sweep spec from a file or from options, and the small one of --smoke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.cli.train import assemble
+from trainer.documents import apply_overrides, read_document, set_value, value_at
+from trainer.errors import InvalidInput
+from tuner.config import SweepSpec, parse_sweep
+from tuner.space import Choice, Dimension, Grid, Integer, is_number
+
+SMOKE_TRIALS, SMOKE_SEEDS = 4, 2
+SMOKE_LIMITS = {  # of the base, and of what is searched
+    "optimiser.epochs": 10, "encoder.hidden": 64, "encoder.dim": 64, "metric.hidden": 64,
+    "evaluation.probe_epochs": 100,
+}  # fmt: skip
+
+
+def assemble_sweep(
+    spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str], fields: Mapping[str, Any]
+) -> SweepSpec:
+    """One sweep spec.
+
+    Args:
+        overrides: KEY=VALUE for the base, as `nml train --set` has them.
+        fields: of the sweep itself, by dotted path; those that are None stay as they are.
+
+    Raises:
+        InvalidInput: the file is no sweep, or the whole does not fit together.
+    """
+    document = _written(spec_file, dataset, preset, overrides)
+    for path, value in fields.items():
+        if value is not None:
+            set_value(document, path, value)
+    return parse_sweep(document)
+
+
+def _written(spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str]) -> dict[str, Any]:
+    """The document before options other than --set."""
+    if spec_file is None:
+        return {"base": assemble(None, dataset, preset, overrides).model_dump(mode="json")}
+    if dataset or preset:
+        raise InvalidInput(
+            "a sweep spec says its own data set and settings; change them with --set, not --dataset or --preset"
+        )
+    document = read_document(spec_file)
+    if not isinstance(document, dict) or not isinstance(document.get("base"), dict):
+        raise InvalidInput(
+            f"{spec_file}: a sweep spec has a section `base`, the training spec that trials vary; put the training "
+            "spec under it. `nml sweep --show-spec` prints an example."
+        )
+    return {**document, "base": apply_overrides(document["base"], overrides)}
+
+
+def shrink(spec: SweepSpec) -> SweepSpec:
+    """The same sweep so small that it runs in about a minute; shrinking it again changes nothing."""
+    document = spec.model_dump(mode="json")
+    document |= {"trials": min(spec.trials, SMOKE_TRIALS), "seeds": min(spec.seeds, SMOKE_SEEDS)}
+    space = spec.dimensions()
+    for path, limit in SMOKE_LIMITS.items():
+        set_value(document["base"], path, min(value_at(document["base"], path), limit))
+        for start in document["starts"] or []:
+            if path in start:
+                start[path] = min(start[path], limit)
+    smaller = {path: _shrunk(dimension, SMOKE_LIMITS.get(path)) for path, dimension in space.items()}
+    if smaller != space:
+        document["space"] = {path: dimension.model_dump(mode="json") for path, dimension in smaller.items()}
+    return parse_sweep(document)
+
+
+def _shrunk(dimension: Dimension, limit: int | None) -> Dimension:
+    """The dimension in proportion, so that its largest whole number is the limit."""
+    if limit is None:
+        return dimension
+    if isinstance(dimension, Integer) and dimension.high > limit:
+        low = min(max(1, dimension.low * limit // dimension.high), limit - 1)
+        return Integer(low=low, high=limit)
+    if isinstance(dimension, Choice | Grid) and all(map(is_number, dimension.values)) and max(dimension.values) > limit:
+        scaled = [max(1, round(value * limit / max(dimension.values))) for value in dimension.values]
+        return dimension.model_copy(update={"values": tuple(dict.fromkeys(scaled))})
+    return dimension
+
+
+def ineffective(spec: SweepSpec, overrides: list[str]) -> list[str]:
+    """Fields that --set gave a value and that are searched all the same: for them it is only where to start."""
+    given = [item.partition("=")[0] for item in overrides]
+    return [path for path in dict.fromkeys(given) if path in spec.dimensions()]

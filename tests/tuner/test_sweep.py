@@ -1,0 +1,152 @@
+"""A sweep on a real Ray: what becomes of trials that die, fall silent or fail, of its time and of a cluster's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.tuner.sweeps import count, events, finish, outline, run, small_sweep, start, wait_until
+from trainer.config import parse_spec
+from tuner.journal import read_sweep
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+TOKEN = "a-token-of-these-tests-" + "0" * 16
+
+
+def running_in(found, number):
+    """The process of a trial, once it reports."""
+    pids = [event["pid"] for event in found if event["type"] == "running" and event["number"] == number]
+    reports = [event for event in found if event["type"] == "report" and event["number"] == number]
+    return pids[-1] if pids and reports else None
+
+
+def test_a_sweep_leaves_its_table_its_figures_and_a_best_spec_that_can_be_trained(tmp_path, repo_root):
+    spec = small_sweep(objective="val_accuracy", concurrency=2)
+    assert run(spec, tmp_path / "sweep", repo_root) == 0
+    document = json.loads((tmp_path / "sweep" / "best.json").read_text())
+    best = parse_spec(document)
+    assert best.run.export
+    assert best.data.held_out_edges == 0
+    _, trials, lines = read_sweep(tmp_path / "sweep")
+    assert [trials[number].is_final for number in range(4)] == [True] * 4
+    assert lines[-1]["state"] == "succeeded"
+    assert best.objective.temperature == trials[lines[-1]["best"]].changes["objective.temperature"]
+    figures = {file.name for file in (tmp_path / "sweep" / "figures").iterdir()}
+    assert {"history.png", "parallel.html", "objective-vs-temperature.png"} <= figures
+    assert not (tmp_path / "sweep" / ".ray").exists()
+    assert not list((tmp_path / "sweep" / "trials").rglob("vectors.npy")), "trials must not export"
+
+
+def test_a_trial_whose_process_dies_is_tried_again_from_its_checkpoint_and_nothing_else_changes(tmp_path, repo_root):
+    spec = small_sweep(scheduler={"kind": "none"}, base={"optimiser": {"epochs": 40, "lr": 0.01}})
+    assert run(spec, tmp_path / "calm", repo_root) == 0
+    process = start(spec, tmp_path / "sweep", repo_root)
+    found = wait_until(tmp_path / "sweep", lambda found: running_in(found, 1) is not None, process)
+    os.kill(running_in(found, 1), signal.SIGKILL)
+    assert finish(process) == 0
+    assert count(events(tmp_path / "sweep"), "retry") == 1
+    assert outline(tmp_path / "sweep") == outline(tmp_path / "calm")
+
+
+def test_a_trial_that_dies_or_falls_silent_is_marked_and_the_sweep_goes_on(tmp_path, repo_root):
+    spec = small_sweep(
+        scheduler={"kind": "none"}, base={"optimiser": {"epochs": 200, "lr": 0.01}}, trials=4, retries=0,
+        silence_minutes=0.4,
+    )  # fmt: skip
+    out = tmp_path / "sweep"
+    process = start(spec, out, repo_root)
+    found = wait_until(out, lambda found: running_in(found, 0) is not None, process)
+    os.kill(running_in(found, 0), signal.SIGKILL)
+    found = wait_until(out, lambda found: running_in(found, 1) is not None, process)
+    os.kill(running_in(found, 1), signal.SIGSTOP)
+    assert finish(process) == 0
+    _, trials, _ = read_sweep(out)
+    assert [trials[number].state for number in range(4)] == ["failed", "failed", "finished", "finished"]
+    assert "its process died" in trials[0].error
+    assert "said nothing for 0.4 minutes" in trials[1].error
+
+
+def test_a_sweep_none_of_whose_trials_succeeds_fails_and_says_what_the_first_one_said(tmp_path, repo_root):
+    tight = small_sweep(trials=2, resources={"memory_gb": 0.01})
+    process = start(tight, tmp_path / "sweep", repo_root)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 3, said
+    assert b"no trial of 2 succeeded" in said
+    assert events(tmp_path / "sweep")[-1]["state"] == "failed"
+
+
+def test_when_the_time_is_over_trials_are_ended_and_the_best_of_what_there_is_is_kept(tmp_path, repo_root):
+    base = {"optimiser": {"epochs": 100_000, "lr": 0.01}}
+    spec = small_sweep(base, scheduler={"kind": "none"}, trials=3, budget_minutes=0.7, report_every=20)
+    assert run(spec, tmp_path / "sweep", repo_root) == 0
+    _, trials, _ = read_sweep(tmp_path / "sweep")
+    assert trials[0].state == "ended"
+    best = parse_spec(json.loads((tmp_path / "sweep" / "best.json").read_text()))
+    assert best.optimiser.epochs == trials[0].epoch > 0
+
+
+def test_two_trials_at_a_time_survive_a_kill_each_done_exactly_once(tmp_path, repo_root):
+    spec = small_sweep(trials=6, concurrency=2, seeds=2)
+    out = tmp_path / "sweep"
+    process = start(spec, out, repo_root)
+    found = wait_until(out, lambda found: count(found, "done") >= 2, process)
+    os.kill(found[0]["pid"], signal.SIGKILL)
+    assert finish(process) == 5
+    assert run(spec, out, repo_root) == 0
+    done = [event["number"] for event in events(out) if event["type"] == "done"]
+    assert sorted(done) == list(range(6))
+    for trial in read_sweep(out)[1].values():
+        keys = [(report.run, report.epoch) for report in trial.reports]
+        assert len(keys) == len(set(keys))
+        assert len(trial.values) == (2 if trial.state == "finished" else 1)
+
+
+@pytest.fixture
+def cluster(repo_root) -> Iterator[str]:
+    """The address of a Ray that someone else started, with a token."""
+    code = (
+        "import sys, ray; ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=10**8)\n"
+        "print(ray.get_runtime_context().gcs_address, flush=True); sys.stdin.read()"
+    )
+    environment = dict(os.environ) | {
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PYTHONPATH": str(repo_root),
+    }  # fmt: skip
+    with (
+        TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short,  # pytest's paths are too long for sockets
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment | {"RAY_TMPDIR": short}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdin is not None
+        yield process.stdout.readline().strip()
+        assert process.poll() is None, "a sweep must not end a cluster that it did not start"
+        process.stdin.close()
+
+
+def test_the_same_spec_runs_on_a_cluster_and_gives_the_same(tmp_path, repo_root, cluster):
+    spec = small_sweep(trials=3)
+    assert run(spec, tmp_path / "local", repo_root) == 0
+    settings = {"RAY_ADDRESS": cluster, "RAY_AUTH_TOKEN": TOKEN, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    assert run(spec, tmp_path / "cluster", repo_root, env=dict(os.environ) | settings) == 0
+    assert outline(tmp_path / "cluster") == outline(tmp_path / "local")
+    wrong = start(spec, tmp_path / "wrong", repo_root, env=dict(os.environ) | settings | {"RAY_AUTH_TOKEN": "x" * 32})
+    _, said = wrong.communicate(timeout=240)
+    assert wrong.returncode == 3
+    assert b"refused the token" in said
+
+
+def test_a_trial_that_asks_for_more_than_there_is_is_refused_with_both_numbers(tmp_path, repo_root):
+    process = start(small_sweep(concurrency=None, resources={"cpus": 1000}), tmp_path / "sweep", repo_root)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 3
+    assert b"asks for 1000 CPUs" in said

@@ -1,0 +1,41 @@
+"""`python -m tuner SPEC --out DIR [--resume]`: run one sweep with no terminal.
+
+So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
+failure (trainer.errors).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from trainer.documents import read_document
+from trainer.errors import TrainerError
+from trainer.threads import wait_politely
+from tuner.config import parse_sweep
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tuner", description=__doc__)
+    parser.add_argument("spec", type=Path, help="JSON or YAML sweep spec")
+    parser.add_argument("--out", type=Path, required=True, help="sweep directory")
+    parser.add_argument("--resume", action="store_true", help="go on with the sweep in --out, or start it")
+    options = parser.parse_args(arguments)
+    wait_politely()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        spec = parse_sweep(read_document(options.spec))
+        from tuner.sweep import run_sweep  # after validation, which needs nothing heavy
+
+        run_sweep(spec, options.out, resume=options.resume)
+    except TrainerError as error:
+        logging.getLogger("tuner").error("%s: %s", error.kind, error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Run a sweep: start the driver in a process of its own, hand on what it writes down, and end it when asked to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import Infrastructure
+from trainer.parallel.child import launched, meeting_place, raise_failure
+from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
+from trainer.parallel.follow import Follower
+from trainer.run.atomic import write_json
+from trainer.training.stop_request import StopRequest
+from tuner.config import SweepSpec
+
+POLL_SECONDS = 0.2
+_SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # CSV, JSON and TensorBoard files that nobody reads: we keep a journal
+    "TUNE_GLOBAL_CHECKPOINT_S": "31536000",  # Tune's own state is not needed either, nor its pickles
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "5",  # seconds that a trial gets to end by itself
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "86400",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are the driver's
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # trials send messages (tuner.messages), not metrics
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+def run_sweep(
+    spec: SweepSpec,
+    directory: str | Path,
+    *,
+    resume: bool = False,
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    start_seconds: float = 300.0,
+) -> None:
+    """Run `spec`, leave everything in `directory`, and return when at least one trial succeeded and all are done.
+
+    Args:
+        directory: a new or empty one; with `resume` also one that holds this very sweep, finished or not. On a cluster
+            it must be on a file system that all nodes share.
+        on_event: gets each line of the journal (tuner.journal) as it is written.
+        start_seconds: how long to wait for Ray to answer.
+
+    Raises:
+        TrainerError: Cancelled after SIGTERM or SIGINT, once the trials have ended; InvalidInput for a spec, data or
+            directory that does not do, and if no trial succeeded; Infrastructure for the rest. All but InvalidInput
+            can be resumed.
+    """
+    require_ray("a sweep")
+    sweep = Path(directory).absolute()
+    address = ray_address(os.environ)
+    environment = ray_environment(os.environ, address) | python_path(os.environ) | _SETTINGS
+    try:
+        sweep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Infrastructure(f"{sweep}: cannot write a sweep there ({error}). Choose another --out.") from error
+    with StopRequest("ending the trials") as stop, meeting_place(sweep) as (room, temporary):
+        job = {
+            "spec": spec.model_dump(mode="json"), "sweep": str(sweep), "resume": resume, "address": address,
+            "cwd": os.getcwd(), "cpus": _cpus(spec), "start_seconds": start_seconds, "temporary": str(temporary),
+            "init": {} if address == LOCAL else {"runtime_env": {"env_vars": _own_variables()}},
+        }  # fmt: skip
+        write_json(room / "job.json", job)
+        follower = Follower(sweep / "events.jsonl")
+        with launched("tuner.driver", room, environment) as driver, closing(follower):
+            _accompany(driver, follower, on_event, lambda: stop.requested)
+            raise_failure(room, driver.returncode)
+
+
+def _accompany(
+    driver: subprocess.Popen[bytes], follower: Follower, on_event: Callable[[dict[str, Any]], None],
+    should_stop: Callable[[], bool],
+) -> None:  # fmt: skip
+    """Hand on events until the driver has ended; ask it to end when we are asked to."""
+    asked = False
+    while True:
+        ended = driver.poll() is not None  # before reading: what was written by then is read
+        for event in follower.new_events():
+            on_event(event)
+        if ended:
+            return
+        if should_stop() and not asked:
+            asked = True
+            driver.send_signal(signal.SIGTERM)
+        time.sleep(POLL_SECONDS)
+
+
+def _cpus(spec: SweepSpec) -> int | None:
+    """CPUs of a Ray on this machine: what there is, or what so many trials at a time were asked to share."""
+    if spec.concurrency is None:
+        return None
+    return max(os.cpu_count() or 1, spec.concurrency * spec.resources.cpus)
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("NML_")}
