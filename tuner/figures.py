@@ -16,7 +16,7 @@ from trainer.run.atomic import write_atomically
 from tuner.axes import Axis, axes_of
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord
-from tuner.parallel import write_parallel
+from tuner.parallel_coordinates import write_parallel
 from tuner.results import JUDGED_BY, best_trial, protocol_line, short_names, value_of
 
 if TYPE_CHECKING:

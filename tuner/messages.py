@@ -6,7 +6,7 @@ import json
 from typing import Any, Literal
 
 KEY = "message"
-Kind = Literal["running", "beat", "report", "final"]
+Kind = Literal["running", "beat", "report", "failing", "final"]
 Message = dict[str, Any]
 
 

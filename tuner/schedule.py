@@ -61,6 +61,7 @@ class JournalScheduler(FIFOScheduler):
         super().__init__()
         self._journal, self._halving = journal, Halving(journal.spec, journal.events)
         self.heard: dict[int, float] = {}  # when each running trial last said something, in time.monotonic()
+        self.last_words: dict[int, str] = {}  # why a trial is about to fail, if it could still say so
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         message, number = unpacked(result), trial.config["number"]
@@ -73,6 +74,8 @@ class JournalScheduler(FIFOScheduler):
                 self._journal.record("running", number=number, **message)
             case "report":
                 return self._report(record, message)
+            case "failing":
+                self.last_words[number] = message["error"]
             case "final":
                 self._finish(record, **message)
         return TrialScheduler.CONTINUE

@@ -17,13 +17,14 @@ from typing import Any
 
 from trainer.callbacks import Callback, Result, RunInfo
 from trainer.documents import read_document
-from trainer.errors import Infrastructure, TrainerError
+from trainer.errors import Infrastructure, InvalidInput, TrainerError
 from trainer.threads import wait_politely
 from tuner.config import SweepSpec, parse_sweep, trial_spec
 from tuner.journal import run_directory
 from tuner.messages import packed
 
 Send = Callable[[dict[str, str]], None]  # ray.tune.report; does not return if the trial is stopped
+log = logging.getLogger("tuner")
 BEAT_SECONDS = 10.0  # between signs of life when there is nothing else to say
 LOCK_SECONDS = 120.0  # a worker of a killed driver may live on for a while
 
@@ -39,7 +40,11 @@ def run_trial(config: Mapping[str, Any]) -> None:
 
 
 def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None, send: Send) -> None:
-    """Train all runs of a trial and send what comes of them; a failure that we can name is sent, not raised."""
+    """Train all runs of a trial and send what comes of them.
+
+    Raises:
+        Infrastructure: disk or memory map failed; the driver may try again. Other failures are sent, not raised.
+    """
     from trainer.graph import Graph
     from trainer.loop import fit
     from tuner.data import shared_graph
@@ -59,12 +64,14 @@ def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None,
             result = fit(asked, directory, resume=True, callbacks=[reporter], graph=graph, memory_limit=memory)
             seconds = reporter.seconds
             values.append(_objective(result.metrics["train"], spec))
-    except TrainerError as error:
-        logging.getLogger("tuner").warning("trial %d: %s: %s", number, error.kind, error)
+    except Infrastructure as error:  # may succeed elsewhere, or later
+        send(packed("failing", error=f"{error.kind}: {error}"))
+        raise
+    except Exception as error:
+        log.exception("trial %d", number)
+        what = f"{error.kind}: {error}" if isinstance(error, TrainerError) else f"{type(error).__name__}: {error}"
         epoch, seconds = (0, seconds) if reporter is None else (reporter.epoch, reporter.seconds)
-        send(
-            packed("final", state="failed", values=values, epoch=epoch, seconds=seconds, error=f"{error.kind}: {error}")
-        )
+        send(packed("final", state="failed", values=values, epoch=epoch, seconds=seconds, error=what))
         return
     assert reporter is not None
     send(packed("final", state="finished", values=values, epoch=reporter.epoch, seconds=seconds, error=None))
@@ -128,7 +135,7 @@ class Reporter(Callback):
 def _objective(metrics: Mapping[str, float], spec: SweepSpec) -> float:
     value = metrics.get(spec.objective, math.nan)
     if not math.isfinite(value):
-        raise Infrastructure(f"the run gave no {spec.objective}, so the trial cannot be ranked")
+        raise InvalidInput(f"the run gave no {spec.objective}, so the trial cannot be ranked")
     return float(value)
 
 

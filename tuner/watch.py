@@ -15,6 +15,7 @@ from tuner.journal import Journal, TrialRecord
 from tuner.schedule import JournalScheduler
 
 log = logging.getLogger("tuner")
+DIED = "its process died: killed, out of memory, or its node is gone"
 
 
 def out_of_time(journal: Journal) -> bool:
@@ -64,7 +65,7 @@ class Watch(Callback):
         if record.number in self._silent:
             self._give_up(record, f"it said nothing for {self._journal.spec.silence_minutes:g} minutes and was ended")
             return
-        error = _first_line(trial)
+        error = self._scheduler.last_words.pop(record.number, DIED)
         if record.retries < self._journal.spec.retries:
             self._journal.record("retry", number=record.number, error=error)
         else:
@@ -75,13 +76,3 @@ class Watch(Callback):
             "done", number=record.number, state="failed", value=None, values=[], epoch=record.epoch,
             seconds=record.seconds, error=error,
         )  # fmt: skip
-
-
-def _first_line(trial: Trial) -> str:
-    """What Ray says of the trial's end, without its stack."""
-    error = trial.get_error()
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kind = type(error).__name__
-    if kind == "RayActorError" or "ActorDied" in kind:
-        return "its process died (killed, out of memory, or its node is gone)"
-    return f"{kind}: {lines[0] if lines else 'no message'}"

@@ -15,7 +15,7 @@ from tuner.axes import axes_of, log_ticks
 from tuner.config import SweepSpec, parse_sweep
 from tuner.figures import draw_all, draw_dimension, draw_history
 from tuner.journal import Report, TrialRecord
-from tuner.parallel import write_parallel
+from tuner.parallel_coordinates import write_parallel
 
 SPACE = {
     "objective.reg.coefficient": {"kind": "loguniform", "low": 0.3, "high": 300},
