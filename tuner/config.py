@@ -211,7 +211,7 @@ def split_seed(spec: SweepSpec) -> int:
 
 def sweep_hash(spec: SweepSpec) -> str:
     """Name of what a sweep searches: equal for sweeps that differ only in where and how long they may run."""
-    document = spec.model_dump(mode="json", exclude=_WHERE)
+    document = spec.model_copy(update={"space": spec.dimensions()}).model_dump(mode="json", exclude=_WHERE)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

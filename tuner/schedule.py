@@ -34,9 +34,11 @@ class Halving:
         self._asha: ASHAScheduler | None = None
         self._known: set[int] = set()
         if spec.scheduler.kind == "asha":
+            reduction = spec.scheduler.reduction
+            last = max(spec.grace, int(spec.max_epochs / reduction))  # to stop a trial near its end saves nothing
             self._asha = ASHAScheduler(
-                time_attr="epoch", metric="value", mode="max", max_t=spec.max_epochs, grace_period=spec.grace,
-                reduction_factor=spec.scheduler.reduction, stop_last_trials=False,
+                time_attr="epoch", metric="value", mode="max", max_t=last, grace_period=spec.grace,
+                reduction_factor=reduction, stop_last_trials=False,
             )  # fmt: skip
         for event in history:
             if event["type"] == "report":
