@@ -11,10 +11,10 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format bench bench-scale results clean
+.PHONY: help env demo test test-slow lint format bench bench-scale bench-sweeps results clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY)  ## make .venv with every version pinned by constraints.txt
 
@@ -75,6 +75,13 @@ bench-scale: env  ## large graphs: a million nodes, exact contrast on Physics (N
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
 	$(BIN)/python tests/benchmarks/accuracy.py
 	$(BIN)/python tests/benchmarks/scopes.py --runs runs/scopes
+
+bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; needs the public data sets)
+	$(BIN)/python tests/benchmarks/sweeps.py search cora photo
+	$(BIN)/python tests/benchmarks/sweeps.py trust cora photo citeseer --trials 24
+	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24
+	$(BIN)/python tests/benchmarks/sweeps.py figure cora
+	$(BIN)/python tests/benchmarks/shared_data.py
 
 clean:  ## remove the environment and caches; runs stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""`python -m tuner SPEC --out DIR [--resume]`: run one sweep with no terminal.
+"""`python -m tuner SPEC --out DIR`: run one sweep with no terminal; the same again goes on with it.
 
 So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
 failure (trainer.errors).
@@ -21,8 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tuner", description=__doc__)
     parser.add_argument("spec", type=Path, help="JSON or YAML sweep spec")
-    parser.add_argument("--out", type=Path, required=True, help="sweep directory")
-    parser.add_argument("--resume", action="store_true", help="go on with the sweep in --out, or start it")
+    parser.add_argument("--out", type=Path, required=True, help="sweep directory: new, or that of this very sweep")
     options = parser.parse_args(arguments)
     wait_politely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -30,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         spec = parse_sweep(read_document(options.spec))
         from tuner.sweep import run_sweep  # after validation, which needs nothing heavy
 
-        run_sweep(spec, options.out, resume=options.resume)
+        run_sweep(spec, options.out)
     except TrainerError as error:
         logging.getLogger("tuner").error("%s: %s", error.kind, error)
         return error.exit_code

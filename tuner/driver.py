@@ -51,7 +51,7 @@ def work(job: Mapping[str, Any], room: Path) -> None:
     """
     ending = _Ending()
     spec, sweep = parse_sweep(job["spec"]), Path(job["sweep"])
-    journal = Journal.open(sweep, spec, resume=job["resume"], patience=LOCK_SECONDS)
+    journal = Journal.open(sweep, spec, patience=LOCK_SECONDS)
     try:
         _log_to(sweep / "log.txt")
         graph = prepare(spec, sweep)
@@ -169,7 +169,7 @@ def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending) -
         tracker.end([file for file in files if file.exists()], TRACKER_SECONDS)
     if cancelled:
         done = sum(record.is_final for record in trials.values())
-        raise Cancelled(f"stopped on request with {done} of {spec.trials} trials done; `--resume` goes on from there")
+        raise Cancelled(f"stopped on request with {done} of {spec.trials} trials done; the same command goes on")
     if best is None:
         errors = [record.error for record in trials.values() if record.error]
         raise NoTrialSucceeded(f"no trial of {len(trials)} succeeded. The first said: {(errors or ['nothing'])[0]}")

@@ -98,11 +98,11 @@ class Journal:
             apply(self.trials, event)
 
     @classmethod
-    def open(cls, path: Path, spec: SweepSpec, *, resume: bool, patience: float = 0.0) -> Journal:
+    def open(cls, path: Path, spec: SweepSpec, *, patience: float = 0.0) -> Journal:
         """Claim the directory for this sweep; for `patience` seconds, wait for a driver that is about to end.
 
         Raises:
-            InvalidInput: the directory holds something else, or this sweep and `resume` was not asked for.
+            InvalidInput: the directory holds something else.
             Infrastructure: another process runs the sweep, or the directory cannot be written.
         """
         try:
@@ -117,7 +117,7 @@ class Journal:
                 raise Infrastructure(f"{path}: another process runs a sweep there. Wait for it, or end it.")
             time.sleep(0.1)
         try:
-            _check_owner(path, spec, resume)
+            _check_owner(path, spec)
             write_json(path / "spec.json", spec.model_dump(mode="json"))
             return cls(path, spec, lock, _repaired(path / "events.jsonl"))
         except BaseException:
@@ -219,7 +219,7 @@ def _locked(lock: IO[str]) -> bool:
     return True
 
 
-def _check_owner(path: Path, spec: SweepSpec, resume: bool) -> None:
+def _check_owner(path: Path, spec: SweepSpec) -> None:
     if not (path / "spec.json").exists():
         names = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", ".ray", "ray.log"))
         foreign = [name for name in names if not name.startswith(".spec.json.")]  # ours, if killed while writing it
@@ -232,8 +232,6 @@ def _check_owner(path: Path, spec: SweepSpec, resume: bool) -> None:
             f"{path}: holds another sweep ({sweep_hash(stored)[:12]}, not {sweep_hash(spec)[:12]}). "
             "Go on with its own spec.json, or choose another --out."
         )
-    if not resume:
-        raise InvalidInput(f"{path}: holds this sweep already. Pass --resume to go on with it.")
 
 
 def _stored_spec(path: Path) -> SweepSpec:

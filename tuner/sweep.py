@@ -36,15 +36,14 @@ def run_sweep(
     spec: SweepSpec,
     directory: str | Path,
     *,
-    resume: bool = False,
     on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     start_seconds: float = 300.0,
 ) -> None:
     """Run `spec`, leave everything in `directory`, and return when at least one trial succeeded and all are done.
 
     Args:
-        directory: a new or empty one; with `resume` also one that holds this very sweep, finished or not. On a cluster
-            it must be on a file system that all nodes share.
+        directory: a new or empty one, or one that holds this very sweep, which then goes on. On a cluster it must be
+            on a file system that all nodes share.
         on_event: gets each line of the journal (tuner.journal) as it is written.
         start_seconds: how long to wait for Ray to answer.
 
@@ -63,7 +62,7 @@ def run_sweep(
         raise Infrastructure(f"{sweep}: cannot write a sweep there ({error}). Choose another --out.") from error
     with StopRequest("ending the trials") as stop, meeting_place(sweep) as (room, temporary):
         job = {
-            "spec": spec.model_dump(mode="json"), "sweep": str(sweep), "resume": resume, "address": address,
+            "spec": spec.model_dump(mode="json"), "sweep": str(sweep), "address": address,
             "cwd": os.getcwd(), "cpus": _cpus(spec), "start_seconds": start_seconds, "temporary": str(temporary),
             "init": {} if address == LOCAL else {"runtime_env": {"env_vars": _own_variables()}},
         }  # fmt: skip

@@ -70,7 +70,8 @@ def sweep(
     budget: Annotated[float | None, typer.Option("--budget-minutes", help="time for the sweep; default: any")] = None,
     out: Annotated[Path | None, typer.Option(help="sweep directory; default sweeps/<data set>-<sweep hash>")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the sweep in --out, or start it; needs no SPEC then")
+        bool,
+        typer.Option("--resume", help="go on with the sweep in --out by its own spec; its first command does too"),
     ] = False,
     smoke: Annotated[
         bool, typer.Option("--smoke", help=f"about a minute: {SMOKE_TRIALS} trials, 10 epochs, a narrow network")
@@ -88,7 +89,9 @@ def sweep(
         "trials": trials, "objective": objective, "algorithm": algorithm, "scheduler.kind": scheduler, "seeds": seeds,
         "concurrency": concurrency, "resources.cpus": cpus, "budget_minutes": budget,
     }  # fmt: skip
-    if resume and out is not None and not (spec_file or dataset or preset) and (out / "spec.json").exists():
+    if resume:
+        if out is None or spec_file or dataset or preset:
+            raise InvalidInput("--resume goes on with the sweep in --out by its own spec: give --out and no other")
         spec_file = out / "spec.json"
     spec = assemble_sweep(spec_file, dataset, preset, extra, fields)
     spec = shrink(spec) if smoke else spec
@@ -97,7 +100,7 @@ def sweep(
         return
     directory = out or Path("sweeps") / f"{spec.base.data.name}-{sweep_hash(spec)[:10]}"
     _announce(spec, directory, ineffective(spec, extra), smoke=smoke)
-    run(spec, directory, resume=resume, as_json=as_json)
+    run(spec, directory, as_json=as_json)
 
 
 sweep.__doc__ = f"{cleandoc(sweep.__doc__ or '')}\n\n{EXIT_CODES}"
@@ -137,17 +140,17 @@ def results(
         )
 
 
-def run(spec: SweepSpec, directory: Path, *, resume: bool, as_json: bool) -> None:
+def run(spec: SweepSpec, directory: Path, *, as_json: bool) -> None:
     """Run a sweep with a table on the terminal, lines in a pipe, or JSON for machines; then tell what came out."""
     warnings = logging.StreamHandler()
     warnings.setLevel(logging.WARNING)  # what is merely informative goes to log.txt
     logging.basicConfig(handlers=[warnings], format="%(levelname)s %(message)s")
-    standing = _standing(spec, directory, resume)
+    standing = _standing(spec, directory)
     from tuner.sweep import run_sweep
 
     try:
         with watching(standing, as_json=as_json) as on_event:
-            run_sweep(spec, directory, resume=resume, on_event=on_event)
+            run_sweep(spec, directory, on_event=on_event)
     except TrainerError as error:
         if not as_json and standing.trials:
             print_outcome(result_console(), spec, standing.trials, top=5)
@@ -167,9 +170,9 @@ def run(spec: SweepSpec, directory: Path, *, resume: bool, as_json: bool) -> Non
         print_next_steps(console, directory, spec)
 
 
-def _standing(spec: SweepSpec, directory: Path, resume: bool) -> Standing:
+def _standing(spec: SweepSpec, directory: Path) -> Standing:
     """Where the sweep stands before it goes on."""
-    if not (resume and (directory / "spec.json").exists()):
+    if not (directory / "events.jsonl").exists():
         return Standing(spec)
     _, trials, events = read_sweep(directory)
     return Standing(spec, trials, max((event.get("elapsed", 0.0) for event in events), default=0.0))

@@ -63,7 +63,7 @@ def sweep(
     space["optimiser.epochs"] = {"kind": "choice", "values": EPOCHS[dataset]}
     spec = parse_sweep({"base": base, "space": space, "trials": options.trials, "concurrency": 2, **fields})
     directory = options.runs / f"{dataset}-{name}"
-    run_sweep(spec, directory, resume=True, on_event=tell)
+    run_sweep(spec, directory, on_event=tell)
     return directory
 
 

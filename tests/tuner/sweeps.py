@@ -36,10 +36,10 @@ def small_sweep(base: dict[str, Any] | None = None, **fields: Any) -> SweepSpec:
 
 
 def start(spec: SweepSpec, out: Path, root: Path, **options: Any) -> subprocess.Popen[bytes]:
-    """`python -m tuner SPEC --out OUT --resume`: the same command again and again."""
+    """`python -m tuner SPEC --out OUT`: the same command again and again."""
     file = out.with_suffix(".json")
     file.write_text(spec.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "tuner", str(file), "--out", str(out), "--resume"]
+    command = [sys.executable, "-m", "tuner", str(file), "--out", str(out)]
     return subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, **options)
 
 

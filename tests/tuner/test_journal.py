@@ -24,8 +24,8 @@ from tuner.journal import Journal, TrialRecord, read_sweep
 SPEC = parse_sweep({"base": {}})
 
 
-def opened(path, *, spec=SPEC, resume=True):
-    return closing(Journal.open(path, spec, resume=resume))
+def opened(path, *, spec=SPEC):
+    return closing(Journal.open(path, spec))
 
 
 def trial(journal, number, **changes):
@@ -45,7 +45,7 @@ def done(journal, number, state, value, epoch=100):
 
 
 def test_new_directory_becomes_a_sweep(tmp_path):
-    with opened(tmp_path / "a" / "b", resume=False) as journal:
+    with opened(tmp_path / "a" / "b") as journal:
         assert journal.is_new
         assert (journal.trials, journal.events) == ({}, [])
     spec, trials, events = read_sweep(tmp_path / "a" / "b")
@@ -160,7 +160,7 @@ def test_wrong_line_in_the_middle_is_not_repaired_by_forgetting_the_rest(tmp_pat
     text = "\n".join([lines[0], wrong, *lines[1:]]) + "\n"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=r"events.jsonl, line 2: is not an event"):
-        Journal.open(tmp_path, SPEC, resume=True)
+        Journal.open(tmp_path, SPEC)
     assert file.read_text() == text
     file.write_text("\n".join(lines) + "\n")
     with opened(tmp_path) as journal:  # the lock was given back
@@ -170,7 +170,7 @@ def test_wrong_line_in_the_middle_is_not_repaired_by_forgetting_the_rest(tmp_pat
 def test_second_opener_is_kept_out_until_the_first_is_gone(tmp_path):
     with opened(tmp_path) as journal:
         with pytest.raises(Infrastructure, match="another process runs a sweep there"):
-            Journal.open(tmp_path, SPEC, resume=True)
+            Journal.open(tmp_path, SPEC)
         trial(journal, 0)
         assert set(read_sweep(tmp_path)[1]) == {0}, "but it can be read"
     with opened(tmp_path) as journal:
@@ -181,7 +181,7 @@ def test_kill_frees_the_directory_and_loses_no_line(tmp_path, repo_root):
     code = (
         "import sys, time; from pathlib import Path\n"
         "from tuner.config import parse_sweep; from tuner.journal import Journal\n"
-        "journal = Journal.open(Path(sys.argv[1]), parse_sweep({'base': {}}), resume=False)\n"
+        "journal = Journal.open(Path(sys.argv[1]), parse_sweep({'base': {}}))\n"
         "journal.record('trial', number=0, origin='start', changes={})\n"
         'journal._file.write(\'{"type": "tri\'); journal._file.flush()\n'  # killed in the middle of the next line
         "print('ready', flush=True); time.sleep(600)"
@@ -190,7 +190,7 @@ def test_kill_frees_the_directory_and_loses_no_line(tmp_path, repo_root):
     try:
         assert driver.stdout.readline() == b"ready\n"
         with pytest.raises(Infrastructure):
-            Journal.open(tmp_path, SPEC, resume=True)
+            Journal.open(tmp_path, SPEC)
     finally:
         os.kill(driver.pid, signal.SIGKILL)
         driver.communicate()
@@ -198,18 +198,11 @@ def test_kill_frees_the_directory_and_loses_no_line(tmp_path, repo_root):
         assert set(journal.trials) == {0}
 
 
-def test_same_sweep_is_not_taken_up_unasked(tmp_path):
-    with opened(tmp_path, resume=False):
-        pass
-    with pytest.raises(InvalidInput, match="Pass --resume"):
-        Journal.open(tmp_path, SPEC, resume=False)
-
-
 def test_other_sweep_is_refused_and_the_stored_one_kept(tmp_path):
     with opened(tmp_path):
         pass
     with pytest.raises(InvalidInput, match=r"holds another sweep .*spec.json"):
-        Journal.open(tmp_path, parse_sweep({"base": {}, "seed": 1}), resume=True)
+        Journal.open(tmp_path, parse_sweep({"base": {}, "seed": 1}))
     assert read_sweep(tmp_path)[0] == SPEC
 
 
@@ -226,7 +219,7 @@ def test_foreign_directory_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     (tmp_path / ".lock").write_text("of another program")
     with pytest.raises(InvalidInput, match=r"holds other files \(thesis.tex\)"):
-        Journal.open(tmp_path, SPEC, resume=True)
+        Journal.open(tmp_path, SPEC)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
         "thesis.tex": "precious", ".lock": "of another program",
     }  # fmt: skip
@@ -237,20 +230,20 @@ def test_foreign_directory_is_refused_and_left_as_it_was(tmp_path):
 def test_run_directory_is_not_a_sweep(tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(SPEC.base.model_dump(mode="json")))
     with pytest.raises(InvalidInput, match=r"its spec\.json is not that of a sweep"):
-        Journal.open(tmp_path, SPEC, resume=True)
+        Journal.open(tmp_path, SPEC)
 
 
 def test_directory_of_a_sweep_killed_before_its_spec_was_written_can_be_used(tmp_path):
     (tmp_path / ".lock").touch()
     (tmp_path / ".spec.json.4711.tmp").write_text("{")
-    with opened(tmp_path, resume=False) as journal:
+    with opened(tmp_path) as journal:
         assert journal.is_new
 
 
 def test_file_in_the_way_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Infrastructure, match="cannot write a sweep there"):
-        Journal.open(tmp_path / "file", SPEC, resume=True)
+        Journal.open(tmp_path / "file", SPEC)
 
 
 def test_copies_that_ray_makes_are_the_journal_itself_or_its_path(tmp_path):

@@ -23,7 +23,7 @@ class Trial:
 
 @pytest.fixture
 def journal(tmp_path):
-    opened = Journal.open(tmp_path / "sweep", small_sweep(trials=50), resume=True)
+    opened = Journal.open(tmp_path / "sweep", small_sweep(trials=50))
     opened.record("start")
     for number in range(50):
         opened.record("trial", number=number, origin="search", changes={})

@@ -148,7 +148,7 @@ def test_other_process_suggests_the_same(repo_root):
 
 def drive(path, spec, starts, *, restart):
     """A driver with two trials at a time; `restart` says after which events it is killed and started again."""
-    journal, written = Journal.open(path, spec, resume=True), 0
+    journal, written = Journal.open(path, spec), 0
 
     def record(kind, **fields):
         nonlocal journal, written
@@ -158,7 +158,7 @@ def drive(path, spec, starts, *, restart):
             journal.close()
             with (path / "events.jsonl").open("a") as file:
                 file.write('{"type": "repo')
-            journal = Journal.open(path, spec, resume=True)
+            journal = Journal.open(path, spec)
             journal.record("resume")
 
     def alive():

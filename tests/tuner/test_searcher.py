@@ -27,7 +27,7 @@ def sweep(**fields):
 
 
 def opened(path, **fields):
-    return closing(Journal.open(path, sweep(**fields), resume=True))
+    return closing(Journal.open(path, sweep(**fields)))
 
 
 def finish(journal, number, state="finished"):

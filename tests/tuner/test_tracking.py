@@ -52,7 +52,7 @@ class HandMade:
 
     def __init__(self, path: Path, spec: SweepSpec, tracker: SweepTracker | None, *, resume: bool = False) -> None:
         self.path, self.spec, self.tracker = path, spec, tracker
-        self.journal = Journal.open(path, spec, resume=resume)
+        self.journal = Journal.open(path, spec)
         if tracker is not None:
             for event in self.journal.events:
                 tracker.tell(event)
@@ -205,7 +205,7 @@ def test_sweep_is_a_run_with_one_nested_run_per_trial_and_telling_it_again_adds_
     before = everything()
     for _ in range(2):
         again = SweepTracker(tmp_path, spec, home=home)
-        journal = Journal.open(tmp_path, spec, resume=True)
+        journal = Journal.open(tmp_path, spec)
         for event in journal.events:
             again.tell(event)
         journal.close()

@@ -48,7 +48,7 @@ def spec() -> SweepSpec:
 @pytest.fixture
 def made(tmp_path: Path, spec: SweepSpec) -> Path:
     """A sweep directory with a start, a better trial, one that was stopped, one that failed and one that runs."""
-    journal = Journal.open(tmp_path / "sweep", spec, resume=False)
+    journal = Journal.open(tmp_path / "sweep", spec)
     for event in events():
         journal.record(event.pop("type"), **event)
     journal.close()
@@ -284,7 +284,7 @@ def test_results_show_the_best_beside_the_first_start_and_say_what_the_value_is(
 
 
 def test_results_of_a_finished_sweep_name_the_command_that_trains_the_best(made: Path, spec: SweepSpec):
-    journal = Journal.open(made, spec, resume=True)
+    journal = Journal.open(made, spec)
     journal.record("end", state="succeeded", best=1, value=0.72)
     journal.close()
     text = nml("results", str(made)).stdout
@@ -307,7 +307,7 @@ def test_best_spec_is_one_that_train_takes(made: Path):
 
 
 def test_a_sweep_without_a_finished_trial_says_so(tmp_path: Path, spec: SweepSpec):
-    Journal.open(tmp_path / "new", spec, resume=False).close()
+    Journal.open(tmp_path / "new", spec).close()
     assert "no trials yet" in nml("results", str(tmp_path / "new")).stdout
     assert "no trial has finished yet" in nml("results", str(tmp_path / "new"), "--best-spec", code=3).stderr
 
