@@ -90,7 +90,9 @@ def _run_trials(
     from tuner.watch import EndOfSweep, Watch
 
     own = journal.spec.resources
-    memory = usable_memory() // concurrency if own.memory_gb is None else int(own.memory_gb * 2**30)
+    memory = None if own.memory_gb is None else int(own.memory_gb * 2**30)
+    if memory is None and job["address"] == LOCAL:  # on a cluster each machine knows its own
+        memory = usable_memory() // concurrency
     scheduler, searcher = JournalScheduler(journal), JournalSearcher(journal, starts)
     resources = {"CPU": own.cpus, "GPU": own.gpus} | ({} if own.memory_gb is None else {"memory": memory})
     tuner = tune.Tuner(

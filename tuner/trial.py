@@ -42,19 +42,28 @@ def run_trial(config: Mapping[str, Any]) -> None:
 def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None, send: Send) -> None:
     """Train all runs of a trial and send what comes of them.
 
+    Args:
+        memory: bytes to plan with; none: this machine's, shared by as many trials as its CPUs allow.
+
     Raises:
         Infrastructure: disk or memory map failed; the driver may try again. Other failures are sent, not raised.
     """
     from trainer.graph import Graph
     from trainer.loop import fit
+    from trainer.planning.memory import usable_memory
     from tuner.data import shared_graph
 
-    spec = parse_sweep(read_document(sweep / "spec.json"))
     send(packed("running", host=platform.node(), pid=os.getpid()))
     values: list[float] = []
     reporter: Reporter | None = None
     seconds = 0.0
     try:
+        if not (sweep / "spec.json").is_file():
+            raise InvalidInput(
+                f"{sweep}: its worker on {platform.node()} does not see it. Put sweeps where all nodes can reach them."
+            )
+        spec = parse_sweep(read_document(sweep / "spec.json"))
+        memory = memory or usable_memory() // max(1, (os.cpu_count() or 1) // spec.resources.cpus)
         graph = Graph.open(shared_graph(sweep), mmap=True)
         for run in range(spec.seeds):
             asked = trial_spec(spec, changes, run)

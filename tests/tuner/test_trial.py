@@ -122,6 +122,12 @@ def poison(file):
     np.save(file, array)
 
 
+def test_a_worker_that_does_not_see_the_sweep_says_so(tmp_path):
+    said = sent_by(tmp_path / "on another machine", small_sweep())
+    assert said[-1]["state"] == "failed"
+    assert "does not see it" in said[-1]["error"]
+
+
 def test_a_trial_waits_for_one_that_a_killed_driver_left_behind(sweep):
     spec = small_sweep()
     place = sweep(spec)
