@@ -58,6 +58,9 @@ class Callback:
         """One epoch is done; `event` is its line of events.jsonl, numbers under "metrics"."""
         return None
 
+    def on_watch(self, done: int, total: int) -> None:
+        """The embedding is being looked at while training (evaluation.watch_every); told every few seconds."""
+
     def on_checkpoint(self, epoch: int, path: Path) -> None:
         """A checkpoint is safely on disk."""
 

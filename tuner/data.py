@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from trainer.data.store import save
+from trainer.data.whole_directory import sole_writer
 from trainer.datasets import find_imported, load
 from trainer.errors import InvalidInput
 from trainer.graph import Graph
@@ -30,13 +31,15 @@ def prepare(spec: SweepSpec, sweep: Path) -> Graph:
     """
     place, data = shared_graph(sweep), trial_spec(spec, {}).data
     if not place.exists():
+        place.unlink(missing_ok=True)  # a link to a graph that was moved
         if data.name == "imported" and data.features == "raw" and not data.held_out_edges:
             assert data.imported is not None
             os.symlink(find_imported(data.imported, nml_home()).resolve(), place)
         else:
             graph = load(data)
             _check_objective(spec, graph)  # before the time it takes to write it
-            save(graph, place)
+            with sole_writer(place):  # which clears away what a killed driver left
+                save(graph, place)
     graph = Graph.open(place, mmap=True)
     _check_objective(spec, graph)
     return graph

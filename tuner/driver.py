@@ -14,19 +14,19 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer import version
 from trainer.errors import Cancelled, Infrastructure, InvalidInput
-from trainer.parallel.child import main
+from trainer.parallel.child import clear_rooms, main
 from trainer.parallel.cluster import connected
-from trainer.parallel.connection import LOCAL
-from trainer.planning.memory import usable_memory
-from tuner.config import SweepSpec, default_starts, parse_sweep, sweep_hash
+from trainer.planning.shape import shape_of
+from tuner.config import default_starts, parse_sweep, sweep_hash
 from tuner.data import prepare
 from tuner.figures import draw_all
 from tuner.journal import Journal
-from tuner.results import best_trial, write_results
+from tuner.plan import Arrangement, arrange
+from tuner.results import best_trial, furthest, write_results
 from tuner.schedule import settle_stopped
 from tuner.space import Value
 
@@ -53,66 +53,108 @@ def work(job: Mapping[str, Any], room: Path) -> None:
     spec, sweep = parse_sweep(job["spec"]), Path(job["sweep"])
     journal = Journal.open(sweep, spec, patience=LOCK_SECONDS)
     try:
+        clear_rooms(sweep, keep=room)
         _log_to(sweep / "log.txt")
         graph = prepare(spec, sweep)
+        data: dict[str, Any] = {"nodes": graph.num_nodes, "edges": graph.num_edges, "graph_sha256": graph.fingerprint()}
         starts = list(spec.starts) if spec.starts is not None else default_starts(spec, graph.num_nodes)
-        nodes, edges = graph.num_nodes, graph.num_edges
+        shape = shape_of(graph)
         del graph  # trials open it themselves
-        tracker = _tracker(journal) if spec.base.run.track else None
-        _settle(journal)
-        if _is_over(journal):
-            log.info("nothing is left to run")
+        _check_same(journal, data["graph_sha256"])
+        trouble = None
+        if _is_over(journal) or ending.requested():
+            tracker = _tracker(journal)
+            _settle(journal)
         else:
             with connected(job, room):
                 ending.listen()  # Ray has put handlers of its own in place, which abort
-                concurrency = _concurrency(spec, job["address"])
+                arranged = arrange(spec, shape, job["address"], _resources(), _decided(journal))
+                tracker = _tracker(journal)
                 journal.record(
                     "start" if journal.is_new else "resume", spec_hash=sweep_hash(spec), objective=spec.objective,
-                    trials=spec.trials, concurrency=concurrency, version=version(), nodes=nodes, edges=edges,
-                    host=platform.node(), pid=os.getpid(),
+                    trials=spec.trials, concurrency=arranged.concurrency, sampling=arranged.sampling, **data,
+                    version=version(), host=platform.node(), pid=os.getpid(),
                 )  # fmt: skip
-                _run_trials(job, journal, starts, concurrency, room, ending)
-        _conclude(journal, tracker, ending)
+                _settle(journal)
+                trouble = _run_trials(job, journal, starts, arranged, room, ending)
+        _conclude(journal, tracker, ending, trouble)
     finally:
         journal.close()
 
 
 def _run_trials(
-    job: Mapping[str, Any], journal: Journal, starts: list[dict[str, Value]], concurrency: int, room: Path,
+    job: Mapping[str, Any], journal: Journal, starts: list[dict[str, Value]], arranged: Arrangement, room: Path,
     ending: _Ending,
-) -> None:  # fmt: skip
-    """Give Ray Tune what is left to do, and return when it is done or the sweep is to end."""
+) -> str | None:  # fmt: skip
+    """Give Ray Tune what is left to do; returns when that is done, or the sweep is to end, and why if it is trouble."""
     from ray import tune
+    from ray.tune.search import ConcurrencyLimiter
 
     from tuner.schedule import JournalScheduler
     from tuner.searcher import JournalSearcher
     from tuner.trial import run_trial
-    from tuner.watch import EndOfSweep, Watch
+    from tuner.watch import EndOfSweep, Watch, ended_for_memory
 
-    own = journal.spec.resources
-    memory = None if own.memory_gb is None else int(own.memory_gb * 2**30)
-    if memory is None and job["address"] == LOCAL:  # on a cluster each machine knows its own
-        memory = usable_memory() // concurrency
-    scheduler, searcher = JournalScheduler(journal), JournalSearcher(journal, starts)
-    resources = {"CPU": own.cpus, "GPU": own.gpus} | ({} if own.memory_gb is None else {"memory": memory})
-    tuner = tune.Tuner(
-        tune.with_resources(run_trial, resources),
-        param_space={"sweep": str(journal.path), "cwd": job["cwd"], "memory": memory},
-        tune_config=tune.TuneConfig(
-            search_alg=searcher, scheduler=scheduler, num_samples=-1, max_concurrent_trials=concurrency,
-            reuse_actors=True,  # a process that has loaded torch serves the next trial too
-        ),
-        run_config=tune.RunConfig(
-            name="sweep", storage_path=str(room / "storage"), verbose=0, stop=EndOfSweep(journal, ending.requested),
-            callbacks=[Watch(journal, scheduler)],
-            failure_config=tune.FailureConfig(max_failures=0),  # retries go through the searcher, as resuming does
-        ),
-    )  # fmt: skip
-    tuner.fit()
+    own, lives = journal.spec.resources, 0
+    resources: dict[str, Any] = {"CPU": own.cpus, "GPU": own.gpus}
+    if own.memory_gb is not None:
+        resources["memory"] = arranged.memory
+    while True:
+        scheduler = JournalScheduler(journal)
+        searcher = JournalSearcher(journal, starts, arranged.sampling)
+        limiter = ConcurrencyLimiter(searcher, max_concurrent=arranged.concurrency)
+        watch = Watch(journal, scheduler, limiter)
+        tuner = tune.Tuner(
+            tune.with_resources(run_trial, resources),
+            param_space={
+                "sweep": str(journal.path), "cwd": job["cwd"], "memory": arranged.memory, "gpus": own.gpus,
+            },
+            tune_config=tune.TuneConfig(
+                search_alg=limiter, scheduler=scheduler, num_samples=-1,
+                reuse_actors=True,  # a process that has loaded torch serves the next trial too
+            ),
+            run_config=tune.RunConfig(
+                name=f"sweep-{lives}", storage_path=str(room / "storage"), verbose=0, callbacks=[watch],
+                stop=EndOfSweep(journal, ending.requested, watch),
+                failure_config=tune.FailureConfig(max_failures=0),  # retries go through the searcher, as resuming does
+            ),
+        )  # fmt: skip
+        try:
+            tuner.fit()
+            return watch.trouble
+        except Exception as error:  # Tune gives up as a whole where Ray ended a trial to free memory
+            if not ended_for_memory(error):
+                raise
+            log.warning("Ray ended a trial, since its node ran out of memory: starting Tune again")
+            watch.lost_all("its node ran out of memory, and Ray ended it. Lower concurrency or raise memory_gb")
+            lives += 1
 
 
-def _tracker(journal: Journal) -> SweepTracker:
-    """MLflow's view of the sweep, told of the past and from now on of every line."""
+def _resources() -> dict[str, float]:
+    import ray
+
+    found: dict[str, float] = ray.cluster_resources()
+    return found
+
+
+def _decided(journal: Journal) -> dict[str, Value] | None:
+    """How trials of this sweep sample, if it has begun."""
+    return next((event["sampling"] for event in journal.events if event["type"] == "start"), None)
+
+
+def _check_same(journal: Journal, fingerprint: str) -> None:
+    before = next((event["graph_sha256"] for event in journal.events if event["type"] == "start"), fingerprint)
+    if before != fingerprint:
+        raise InvalidInput(
+            f"{journal.path}: the graph {journal.spec.base.data.name} is not the one this sweep began with. Bring that "
+            "one back, or begin a new sweep with another --out."
+        )
+
+
+def _tracker(journal: Journal) -> SweepTracker | None:
+    """MLflow's view of the sweep, told of the past and from now on of every line; None if nobody wants it."""
+    if not journal.spec.base.run.track:
+        return None
     from tuner.tracking import SweepTracker  # loads MLflow's side only where it is wanted
 
     tracker = SweepTracker(journal.path, journal.spec)
@@ -130,76 +172,65 @@ def _settle(journal: Journal) -> None:
 
 
 def _is_over(journal: Journal) -> bool:
-    from tuner.watch import out_of_time
-
-    if out_of_time(journal):
+    """Whether nothing is left to run: all is tried, or the time is over. More time makes a sweep go on."""
+    if journal.out_of_time:
         return True
-    if any(not record.is_final for record in journal.trials.values()):
+    if any(not record.is_final or record.state == "ended" for record in journal.trials.values()):
         return False
-    return bool(journal.events) and (journal.events[-1]["type"] == "end" or len(journal.trials) >= journal.spec.trials)
+    last = journal.events[-1] if journal.events else {"type": None}
+    return len(journal.trials) >= journal.spec.trials or (last["type"] == "end" and not last["out_of_time"])
 
 
-def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending) -> None:
+def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending, trouble: str | None) -> None:
     """Say how the sweep ended, and leave its table, figures and best spec.
 
     Raises:
         Cancelled: it was asked to end and can be resumed.
+        Infrastructure: trials met trouble that may pass; it can be resumed.
         NoTrialSucceeded: there is nothing to choose from.
     """
-    from tuner.watch import out_of_time
-
-    sweep, spec, trials = journal.path, journal.spec, journal.trials
-    cancelled = ending.requested() and not _is_over(journal)
-    if out_of_time(journal):
-        for record in [record for record in trials.values() if not record.is_final]:
-            journal.record(
-                "done", number=record.number, state="ended", value=record.last_value, values=[], epoch=record.epoch,
-                seconds=record.seconds, error=f"the sweep's {spec.budget_minutes:g} minutes were over",
-            )  # fmt: skip
+    sweep, spec, trials, late = journal.path, journal.spec, journal.trials, journal.out_of_time
+    unfinished = [record for record in trials.values() if not record.is_final]
+    interrupted = not late and (trouble is not None or (ending.requested() and not _is_over(journal)))
+    for record in unfinished if late else ():
+        reached = furthest(record)
+        value, epoch = (None, 0) if reached is None else (reached.value, reached.epoch)
+        journal.record(
+            "done", number=record.number, state="ended", value=value, values=[], epoch=epoch, seconds=record.seconds,
+            error=f"the sweep's {spec.budget_minutes:g} minutes were over",
+        )  # fmt: skip
     write_results(sweep, spec, trials)
     draw_all(sweep / "figures", spec, trials)
     best = best_trial(trials)
-    if cancelled:
-        journal.record("cancelled")
-    elif not journal.events or journal.events[-1]["type"] != "end":
+    if interrupted:
+        journal.record("cancelled", error=trouble)
+    elif journal.has_news:
         state = "failed" if best is None else "succeeded"
         number, value = (None, None) if best is None else (best.number, best.last_value)
-        journal.record("end", state=state, best=number, value=value)
+        journal.record("end", state=state, best=number, value=value, out_of_time=late)
     if tracker is not None:
         files = [sweep / name for name in ("spec.json", "best.json", "results.csv", "results.json")]
         files += sorted((sweep / "figures").glob("*"))
         tracker.end([file for file in files if file.exists()], TRACKER_SECONDS)
-    if cancelled:
-        done = sum(record.is_final for record in trials.values())
-        raise Cancelled(f"stopped on request with {done} of {spec.trials} trials done; the same command goes on")
+    finished = sum(record.is_final for record in trials.values())
+    done = f"{finished} of {spec.trials} trials done; the same command goes on"
+    if trouble is not None and interrupted:
+        raise Infrastructure(f"{trouble}\n{done}")
+    if interrupted:
+        raise Cancelled(f"stopped on request with {done}")
     if best is None:
-        errors = [record.error for record in trials.values() if record.error]
-        raise NoTrialSucceeded(f"no trial of {len(trials)} succeeded. The first said: {(errors or ['nothing'])[0]}")
+        _refuse(journal, late)
 
 
-def _concurrency(spec: SweepSpec, address: str) -> int:
-    """Trials at a time.
-
-    Raises:
-        InvalidInput: this machine has not enough for one trial.
-        Infrastructure: the cluster has not, at the moment.
-    """
-    import ray
-
-    has, wants = ray.cluster_resources(), spec.resources
-    room = [int(has.get("CPU", 0) // wants.cpus)]
-    if wants.gpus:
-        room.append(int(has.get("GPU", 0) / wants.gpus))
-    if wants.memory_gb is not None:
-        room.append(int(has.get("memory", 0) // (wants.memory_gb * 2**30)))
-    if min(room) < 1:
-        kind = InvalidInput if address == LOCAL else Infrastructure
-        place = "this machine" if address == LOCAL else f"the Ray cluster at {address}"
-        raise kind(
-            f"a trial asks for {wants.cpus} CPUs, {wants.gpus:g} GPUs and {wants.memory_gb or 0:g} GB, and {place} has "
-            f"{has.get('CPU', 0):g}, {has.get('GPU', 0):g} and {has.get('memory', 0) / 2**30:.1f}. Lower resources."
+def _refuse(journal: Journal, late: bool) -> NoReturn:
+    """Raise what says why nothing can be chosen."""
+    errors = [record.error for record in journal.trials.values() if record.state == "failed" and record.error]
+    if late and not errors:
+        raise NoTrialSucceeded(
+            f"the sweep's {journal.spec.budget_minutes:g} minutes were over before a trial reported. Raise "
+            "budget_minutes: the same command goes on."
         )
-    return min(*room, spec.concurrency) if spec.concurrency else min(room)
+    raise NoTrialSucceeded(f"no trial of {len(journal.trials)} succeeded. The first said: {(errors or ['nothing'])[0]}")
 
 
 class _Ending:

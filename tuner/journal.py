@@ -89,7 +89,8 @@ class Journal:
         self.path, self.spec, self._lock = path, spec, lock
         self.trials: dict[int, TrialRecord] = {}
         self.listeners: list[Callable[[Event], None]] = []  # told of each new line
-        self._events = events
+        self.events = list(events)  # all lines, those of the past first
+        self.is_new = not events
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
         self._opened = time.monotonic()
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
@@ -125,8 +126,9 @@ class Journal:
             raise
 
     @property
-    def is_new(self) -> bool:
-        return not self._events
+    def has_news(self) -> bool:
+        """Whether something was written after the end of the sweep, or it never came to one."""
+        return self.events[-1]["type"] != "end" if self.events else True
 
     @property
     def elapsed(self) -> float:
@@ -134,9 +136,9 @@ class Journal:
         return self._elapsed_before + time.monotonic() - self._opened
 
     @property
-    def events(self) -> list[Event]:
-        """Lines that were there when the directory was opened."""
-        return list(self._events)
+    def out_of_time(self) -> bool:
+        """Whether the sweep's budget of wall-clock time is used up."""
+        return self.spec.budget_minutes is not None and self.elapsed >= 60 * self.spec.budget_minutes
 
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line, on disk when this returns, then let the state and the listeners know."""
@@ -146,6 +148,7 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
         event = json.loads(line)  # what a restart would read: lists for tuples
+        self.events.append(event)
         apply(self.trials, event)
         for listener in self.listeners:
             listener(event)
@@ -184,8 +187,9 @@ def apply(trials: dict[int, TrialRecord], event: Event) -> None:
             trial = trials[event["number"]]
             trial.state, trial.retries = "waiting", trial.retries + 1
         case "start" | "resume" | "cancelled":
-            for trial in trials.values():  # what ran then runs no more
-                trial.state = "waiting" if trial.state == "running" else trial.state
+            for trial in trials.values():  # what ran then runs no more; what the time cut off goes on with more of it
+                if trial.state == "running" or (trial.state == "ended" and event["type"] == "resume"):
+                    trial.state, trial.value, trial.error = "waiting", None, None
 
 
 def read_sweep(path: Path) -> tuple[SweepSpec, dict[int, TrialRecord], list[Event]]:
@@ -221,8 +225,14 @@ def _locked(lock: IO[str]) -> bool:
 
 def _check_owner(path: Path, spec: SweepSpec) -> None:
     if not (path / "spec.json").exists():
-        names = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", ".ray", "ray.log"))
-        foreign = [name for name in names if not name.startswith(".spec.json.")]  # ours, if killed while writing it
+        names = sorted(
+            entry.name
+            for entry in path.iterdir()
+            if not entry.name.startswith(".ray") and entry.name not in (".lock", "ray.log")
+        )
+        ours, beginnings = (".lock", "ray.log"), (".ray-", ".spec.json.")  # the last, if killed while writing it
+        names = sorted(entry.name for entry in path.iterdir())
+        foreign = [name for name in names if name not in ours and not name.startswith(beginnings)]
         if foreign:
             raise InvalidInput(f"{path}: holds other files ({', '.join(foreign[:3])}). Choose an empty --out.")
         return

@@ -48,7 +48,7 @@ def best_trial(trials: Mapping[int, TrialRecord]) -> TrialRecord | None:
 
 def best_changes(trial: TrialRecord) -> dict[str, Value]:
     """What the chosen trial sets in the base; if it was cut off, for as many epochs as it had trained."""
-    reached = _furthest(trial)
+    reached = furthest(trial)
     if trial.state != "ended" or reached is None:
         return dict(trial.changes)
     return {**trial.changes, "optimiser.epochs": reached.epoch}
@@ -186,14 +186,14 @@ def shown(value: Value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _furthest(trial: TrialRecord) -> Report | None:
+def furthest(trial: TrialRecord) -> Report | None:
     """The last report of the run that trained longest."""
     return max(trial.reports, key=lambda report: (report.epoch, -report.run), default=None)
 
 
 def _ended_value(trial: TrialRecord) -> float | None:
-    report = _furthest(trial)
-    return trial.value if trial.value is not None or report is None else report.value
+    report = furthest(trial)
+    return trial.value if report is None else report.value
 
 
 def _last_figures(trial: TrialRecord) -> dict[str, float]:

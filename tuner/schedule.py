@@ -16,6 +16,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from tuner.config import SweepSpec
 from tuner.journal import Event, Journal, TrialRecord
 from tuner.messages import Message, unpacked
+from tuner.space import changed
 
 Decision = Literal["continue", "stop"]
 
@@ -86,6 +87,8 @@ class JournalScheduler(FIFOScheduler):
         known = record.reported(message["run"], message["epoch"])
         if known is None:
             decision = self._halving.judge(record.number, message["run"], message["epoch"], message["value"])
+            if message["epoch"] >= self._epochs(record):
+                decision = "continue"  # it has trained to its end: there is nothing to stop
             self._journal.record("report", number=record.number, **message, decision=decision)
         else:
             decision = known.decision
@@ -93,6 +96,9 @@ class JournalScheduler(FIFOScheduler):
             return TrialScheduler.CONTINUE
         settle_stopped(self._journal, record)
         return TrialScheduler.STOP
+
+    def _epochs(self, record: TrialRecord) -> int:
+        return changed(self._journal.spec.base, record.changes).optimiser.epochs
 
     def _finish(
         self, record: TrialRecord, *, state: str, values: list[float], epoch: int, seconds: float, error: str | None

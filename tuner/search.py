@@ -27,7 +27,7 @@ from tuner.journal import TrialRecord
 from tuner.space import Choice, Dimension, Grid, Integer, LogUniform, Value, changed
 
 MODELLED = 16  # draws by TPE for one trial, before uniform ones
-TRIES = 64  # draws in all, before the combinations of a finite space are gone through
+TRIES = 512  # draws in all, before the combinations of a finite space are gone through
 WALK = 1_000  # combinations looked at then, beyond those that were tried
 
 
@@ -160,9 +160,9 @@ def _first_new(
             return changes
         else:
             fits = True
-    if clashing is not None and not fits:
+    if clashing is not None and not fits and not tried:
         raise _clash(base, clashing)
-    return None
+    return None  # after many draws: what is left, if anything, is too rare to look for
 
 
 def _fitted(base: TrainSpec, changes: dict[str, Value]) -> TrainSpec | InvalidInput:

@@ -6,28 +6,34 @@ nothing: it waits in the journal, and the next driver hands it out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from tuner.journal import Journal, TrialRecord
 from tuner.search import suggest
-from tuner.space import Value
+from tuner.space import Value, changed
 
 
 class JournalSearcher(Searcher):
     """For TuneConfig(search_alg=…), alone or in the ConcurrencyLimiter that max_concurrent_trials puts around it.
 
     A trial's config is {"number": 3, "changes": {"objective.temperature": 0.4}}, besides what is in param_space; Tune
-    keeps nested dicts, dots in keys, lists and None as they are. What a trial reports must hold `metric`.
+    keeps nested dicts, dots in keys, lists and None as they are.
+
+    Args:
+        starts: settings to try first.
+        sampling: settings that every trial gets, as decided for the whole sweep (tuner.plan).
     """
 
     def __init__(
-        self, journal: Journal, starts: Sequence[dict[str, Value]], *, metric: str = "value", mode: str = "max"
+        self, journal: Journal, starts: Sequence[dict[str, Value]], sampling: Mapping[str, Value] | None = None
     ):
-        super().__init__(metric=metric, mode=mode)
-        self._journal, self._starts = journal, list(starts)
+        super().__init__(metric="value", mode="max")  # which Searcher wants to know, and nobody asks
+        self._journal, self._starts, self._sampling = journal, list(starts), dict(sampling or {})
+        base = changed(journal.spec.base, self._sampling)
+        self._spec = journal.spec.model_copy(update={"base": base})
         self._attempts: dict[int, int] = {}  # trials handed out, and after how many retries
         self._live: set[str] = set()  # what Tune has and may yet come back, by its own names
         self._exhausted = False
@@ -63,9 +69,10 @@ class JournalSearcher(Searcher):
         return not record.is_final and self._attempts.get(record.number) != record.retries
 
     def _new(self) -> TrialRecord | None:
-        suggestion = suggest(self._journal.spec, self._journal.trials, self._starts)
+        suggestion = suggest(self._spec, self._journal.trials, self._starts)
         if suggestion is None:
             self._exhausted = True  # for good, since only further trials could change it
             return None
-        self._journal.record("trial", number=suggestion.number, origin=suggestion.origin, changes=suggestion.changes)
+        changes = self._sampling | suggestion.changes
+        self._journal.record("trial", number=suggestion.number, origin=suggestion.origin, changes=changes)
         return self._journal.trials[suggestion.number]

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import Infrastructure
+from trainer.errors import Cancelled, Infrastructure
 from trainer.parallel.child import launched, meeting_place, raise_failure
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
@@ -24,11 +24,18 @@ _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # CSV, JSON and TensorBoard files that nobody reads: we keep a journal
     "TUNE_GLOBAL_CHECKPOINT_S": "31536000",  # Tune's own state is not needed either, nor its pickles
     "TUNE_FORCE_TRIAL_CLEANUP_S": "5",  # seconds that a trial gets to end by itself
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "600",  # for a stopped trial to let go of its process, which the next one gets
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "86400",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are the driver's
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # trials send messages (tuner.messages), not metrics
     "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+_ON_THIS_MACHINE = {
+    # Ray's own monitor ends trials in a way that Tune does not survive; the kernel ends Ray's workers first, one at a
+    # time, and Tune knows what to make of that.
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 
 
@@ -56,6 +63,8 @@ def run_sweep(
     sweep = Path(directory).absolute()
     address = ray_address(os.environ)
     environment = ray_environment(os.environ, address) | python_path(os.environ) | _SETTINGS
+    if address == LOCAL:
+        environment |= _ON_THIS_MACHINE
     try:
         sweep.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -64,12 +73,14 @@ def run_sweep(
         job = {
             "spec": spec.model_dump(mode="json"), "sweep": str(sweep), "address": address,
             "cwd": os.getcwd(), "cpus": _cpus(spec), "start_seconds": start_seconds, "temporary": str(temporary),
-            "init": {} if address == LOCAL else {"runtime_env": {"env_vars": _own_variables()}},
+            "init": {} if address == LOCAL else {"runtime_env": {"env_vars": _worker_variables()}},
         }  # fmt: skip
         write_json(room / "job.json", job)
         follower = Follower(sweep / "events.jsonl")
         with launched("tuner.driver", room, environment) as driver, closing(follower):
             _accompany(driver, follower, on_event, lambda: stop.requested)
+            if stop.requested and not (room / "outcome.json").exists():
+                raise Cancelled("stopped on request before Ray had started; the same command goes on")
             raise_failure(room, driver.returncode)
 
 
@@ -98,5 +109,7 @@ def _cpus(spec: SweepSpec) -> int | None:
     return max(os.cpu_count() or 1, spec.concurrency * spec.resources.cpus)
 
 
-def _own_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("NML_")}
+def _worker_variables() -> dict[str, str]:
+    """What workers on other machines would not know."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("NML_")}
+    return own | {name: value for name, value in _SETTINGS.items() if name == "TUNE_FUNCTION_THREAD_TIMEOUT_S"}

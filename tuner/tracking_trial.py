@@ -179,4 +179,6 @@ class TrackedTrial:
             run.log({"objective": event["value"]}, max(epoch, event["epoch"]) + 1, at=event["time"])
         # Not "seconds": that is what each epoch took.
         metrics = {"trial_seconds": event["seconds"], "trial_epochs": event["epoch"]}
-        run.close(_STATUS[event["state"]], metrics=metrics, step=event["epoch"], tags=tags)
+        # what the time cut off goes on if the sweep gets more
+        final = event["state"] != "ended"
+        run.close(_STATUS[event["state"]], metrics=metrics, step=event["epoch"], tags=tags, final=final)

@@ -30,8 +30,10 @@ LOCK_SECONDS = 120.0  # a worker of a killed driver may live on for a while
 
 
 def run_trial(config: Mapping[str, Any]) -> None:
-    """What Ray Tune calls, in a worker process, with {"sweep", "cwd", "memory", "number", "changes"}."""
+    """What Ray Tune calls, in a worker process, with {"sweep", "cwd", "memory", "gpus", "number", "changes"}."""
     wait_politely()
+    if not config["gpus"]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch is loaded: Ray leaves it as it is
     if Path(config["cwd"]).is_dir():
         os.chdir(config["cwd"])  # files that the spec names by relative paths
     from ray import tune
@@ -69,12 +71,12 @@ def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None,
             asked = trial_spec(spec, changes, run)
             directory = run_directory(sweep, number, asked.run.seed)
             reporter = Reporter(spec, run, send, seconds)
-            _wait_until_free(directory)
+            _wait_until_free(directory, send)
             result = fit(asked, directory, resume=True, callbacks=[reporter], graph=graph, memory_limit=memory)
             seconds = reporter.seconds
             values.append(_objective(result.metrics["train"], spec))
-    except Infrastructure as error:  # may succeed elsewhere, or later
-        send(packed("failing", error=f"{error.kind}: {error}"))
+    except (Infrastructure, OSError) as error:  # may succeed elsewhere, or later
+        send(packed("failing", error=f"infra: {error}"))
         raise
     except Exception as error:
         log.exception("trial %d", number)
@@ -124,6 +126,9 @@ class Reporter(Callback):
         else:
             self._beat()
 
+    def on_watch(self, done: int, total: int) -> None:
+        self._beat()
+
     def on_phase(self, name: str) -> None:
         self._beat()
 
@@ -148,10 +153,11 @@ def _objective(metrics: Mapping[str, float], spec: SweepSpec) -> float:
     return float(value)
 
 
-def _wait_until_free(directory: Path) -> None:
+def _wait_until_free(directory: Path, send: Send) -> None:
     """Wait for a worker that a killed driver left behind to let go of the run directory."""
     from trainer.run.directory import is_taken
 
     deadline = time.monotonic() + LOCK_SECONDS
     while is_taken(directory) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        send(packed("beat"))
+        time.sleep(0.5)

@@ -180,7 +180,7 @@ def replayed(spec: SweepSpec, trials: dict[int, TrialRecord], reduction: float) 
     for number, trial in sorted(trials.items()):
         for report in trial.reports:
             epochs[number] = report.epoch
-            if halving.judge(number, 0, report.epoch, report.value) == "stop":
+            if halving.judge(number, 0, report.epoch, report.value) == "stop" and report.epoch < trial.epoch:
                 break
     return epochs
 

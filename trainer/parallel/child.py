@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from trainer import errors
@@ -26,15 +26,14 @@ from trainer.errors import Infrastructure, TrainerError
 from trainer.run.atomic import write_json
 
 SHUTDOWN_SECONDS = 20.0  # for Ray to end its processes
+_ROOM = ".ray-"
 LOG_TAIL = 2_000  # characters of Ray's output in an error message
 
 
 @contextmanager
 def meeting_place(directory: Path) -> Iterator[tuple[Path, Path]]:
     """A room in `directory`, and a folder with a path short enough for Ray's sockets; both are gone afterwards."""
-    room = directory / ".ray"
-    shutil.rmtree(room, ignore_errors=True)
-    room.mkdir(parents=True)
+    room = Path(mkdtemp(prefix=_ROOM, dir=directory))  # its own: another process may be at work here
     short = os.environ.get("RAY_TMPDIR", "/tmp")
     os.makedirs(short, exist_ok=True)
     try:
@@ -42,6 +41,13 @@ def meeting_place(directory: Path) -> Iterator[tuple[Path, Path]]:
             yield room, Path(temporary)
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+def clear_rooms(directory: Path, *, keep: Path | None = None) -> None:
+    """Remove rooms that killed processes left. Only for who holds the right to work in `directory`."""
+    for room in directory.glob(f"{_ROOM}*"):
+        if keep is None or room.name != keep.name:
+            shutil.rmtree(room, ignore_errors=True)
 
 
 @contextmanager
@@ -70,7 +76,7 @@ def raise_failure(room: Path, code: int | None) -> None:
     """Raise what the child reports; Ray's own output is kept as ray.log where it may explain a failure."""
     outcome = _outcome(room / "outcome.json")
     if outcome is None:
-        tail = (room / "ray.log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:]
+        tail = _said(room)[-LOG_TAIL:]
         outcome = {
             "error": "Infrastructure",
             "message": f"Ray's process ended with code {code}. Its last words:\n{tail}",
@@ -79,10 +85,17 @@ def raise_failure(room: Path, code: int | None) -> None:
         return
     kind: type[TrainerError] = getattr(errors, outcome["error"])
     message = outcome["message"]
-    if kind is Infrastructure:
+    if kind is Infrastructure and (room / "ray.log").exists():
         kept = shutil.copy(room / "ray.log", room.parent / "ray.log")
         message += f"\nRay's output is in {kept}."
     raise kind(message)
+
+
+def _said(room: Path) -> str:
+    try:
+        return (room / "ray.log").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return "nothing"
 
 
 def _outcome(file: Path) -> dict[str, Any] | None:

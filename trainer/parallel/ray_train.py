@@ -1,7 +1,7 @@
 """One run on k workers of Ray Train: start them, hand on what they report, stop them, and say why they failed.
 
 Ray runs in a process of its own (trainer.parallel.launcher), so that its settings, signal handlers and output stay out
-of the caller's; run_dir/.ray is the room in which the two meet. The workers write the run directory themselves.
+of the caller's; they meet in a room of the run directory. The workers write the run directory themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled
-from trainer.parallel.child import launched, meeting_place, raise_failure
+from trainer.parallel.child import clear_rooms, launched, meeting_place, raise_failure
 from trainer.parallel.connection import python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
 from trainer.parallel.stop import clear_stop, request_stop
@@ -57,6 +57,7 @@ def fit_parallel(
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(start_seconds)
     try:
         clear_stop(run_dir)
+        clear_rooms(run_dir)
         with meeting_place(run_dir.absolute()) as (room, temporary):
             job = {
                 "spec": spec.model_dump(mode="json"), "run_dir": str(room.parent), "workers": spec.run.workers,

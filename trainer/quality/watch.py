@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,16 @@ from trainer.quality.splits import NoSplit, Split, choose_split
 from trainer.run.layerwise import embed_layerwise, model_digest
 
 
-def watch(encoder: Encoder, graph: Graph, folder: Path, spec: TrainSpec) -> dict[str, float]:
+def watch(
+    encoder: Encoder, graph: Graph, folder: Path, spec: TrainSpec, *, progress: Callable[[int, int], None] | None = None
+) -> dict[str, float]:
     """Figures of the encoder as it is now, and `watch_seconds`; empty where there is nothing to judge it by.
 
     val_accuracy   share of validation nodes that the probe of the final evaluation gets right; with labels and a split
     link_auc       AUC of cosines on held-out edges (trainer.quality.links); with held-out edges
 
-    Embeddings are written to `folder`, which is removed afterwards. Memory as in export and evaluation.
+    Embeddings are written to `folder`, which is removed afterwards; `progress` is told of (done, total) rows of that,
+    which is what takes long on a large graph. Memory as in export and evaluation.
 
     Raises:
         NonFinite: an embedding is NaN or infinite.
@@ -39,7 +43,9 @@ def watch(encoder: Encoder, graph: Graph, folder: Path, spec: TrainSpec) -> dict
     file = folder / "vectors.npy"
     folder.mkdir(exist_ok=True)  # what a killed run left there goes on or is thrown away
     try:
-        embed_layerwise(encoder, graph, file, model_digest=model_digest(encoder), graph_digest="the run's own")
+        embed_layerwise(
+            encoder, graph, file, model_digest=model_digest(encoder), graph_digest="the run's own", progress=progress
+        )
         z, found = np.load(file, mmap_mode="r"), {}
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # the map keeps what it shows

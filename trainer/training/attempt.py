@@ -108,7 +108,15 @@ class Training:
         every, last = self.spec.evaluation.watch_every, epoch == self.spec.optimiser.epochs
         if not (self.leads and every and (last or epoch % every == 0)):
             return {}
-        return watch(self.method.encoder, self.graph, self.run.path / ".watch", self.spec)
+        told = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= SECONDS_BETWEEN_STEP_EVENTS:
+                told = time.monotonic()
+                self._emit("watching", epoch=epoch, done=done, total=total)
+
+        return watch(self.method.encoder, self.graph, self.run.path / ".watch", self.spec, progress=progress)
 
     def _announce(self) -> None:
         spec, place, graph = self.spec, self.place, self.graph

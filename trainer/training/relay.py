@@ -27,6 +27,8 @@ class Relay:
                     callback.on_step(event["epoch"], event["step"], event["steps"], event["loss"])
                 case "epoch":
                     answers.append(callback.on_epoch(event))
+                case "watching":
+                    callback.on_watch(event["done"], event["total"])
                 case "checkpoint":
                     callback.on_checkpoint(event["epoch"], self._directory / event["path"])
                 case "phase":
