@@ -78,7 +78,8 @@ results: env  ## the accuracy tables (hours on a CPU; needs the public data sets
 
 bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; needs the public data sets)
 	$(BIN)/python tests/benchmarks/sweeps.py search cora photo
-	$(BIN)/python tests/benchmarks/sweeps.py trust cora photo citeseer --trials 24
+	$(BIN)/python tests/benchmarks/sweeps.py trust cora --trials 24
+	$(BIN)/python tests/benchmarks/sweeps.py trust photo citeseer --trials 20
 	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24
 	$(BIN)/python tests/benchmarks/sweeps.py figure cora
 	$(BIN)/python tests/benchmarks/shared_data.py

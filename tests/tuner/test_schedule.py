@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 
 import pytest
 
-from tests.tuner.sweeps import small_sweep
+from tests.tuner.sweeps import SPACE, small_sweep
 from tuner.journal import Journal
 from tuner.messages import packed
 from tuner.schedule import Halving, JournalScheduler, settle_stopped
 
+LONGER = {"kind": "choice", "values": [4, 8]}
 CONTINUE, STOP = JournalScheduler.CONTINUE, JournalScheduler.STOP
 
 
@@ -49,6 +51,17 @@ def test_before_the_grace_is_over_and_without_a_scheduler_nobody_is_stopped(jour
     assert all(reported(JournalScheduler(journal), number, 1, -number) == CONTINUE for number in range(10))
     never = Halving(small_sweep(scheduler={"kind": "none"}))
     assert all(never.judge(number, 0, 8, -number) == "continue" for number in range(10))
+
+
+def test_a_trial_that_has_trained_to_its_end_is_not_stopped_there_but_raises_the_cut_for_others(tmp_path):
+    spec = small_sweep({"optimiser": {"epochs": 4}}, trials=9, space={**SPACE, "optimiser.epochs": LONGER})
+    with closing(Journal.open(tmp_path, spec)) as journal:
+        for number, epochs in enumerate([8, 4, 8]):
+            journal.record("trial", number=number, origin="search", changes={"optimiser.epochs": epochs})
+        scheduler = JournalScheduler(journal)
+        assert reported(scheduler, 0, 4, 0.9) == CONTINUE
+        assert reported(scheduler, 1, 4, 0.1) == CONTINUE, "its last epoch"
+        assert reported(scheduler, 2, 4, 0.1) == STOP
 
 
 def test_only_the_first_run_of_a_trial_decides(journal):

@@ -134,3 +134,15 @@ def test_changes_reach_the_trial_as_they_are(tmp_path):
 
 def _train(config):
     tune.report({"value": 0.5})
+
+
+def test_every_trial_gets_what_was_decided_for_the_whole_sweep_and_none_is_tried_twice_for_it(tmp_path):
+    decided = {"sampling.negatives": "graph", "sampling.batch_size": None}
+    space = {"objective.inner_steps": {"kind": "choice", "values": [1, 2]}}
+    with opened(tmp_path, space=space, algorithm="random", trials=5) as journal:
+        searcher = JournalSearcher(journal, [{"objective.inner_steps": 2}], decided)
+        given = [searcher.suggest(f"tune-{number}") for number in range(2)]
+        assert [trial["changes"] for trial in given] == [
+            {**decided, "objective.inner_steps": 2}, {**decided, "objective.inner_steps": 1},
+        ]  # fmt: skip
+        assert searcher.suggest("tune-2") is None, "both values are taken"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
@@ -40,7 +41,7 @@ def test_a_sweep_leaves_its_table_its_figures_and_a_best_spec_that_can_be_traine
     assert best.objective.temperature == trials[lines[-1]["best"]].changes["objective.temperature"]
     figures = {file.name for file in (tmp_path / "sweep" / "figures").iterdir()}
     assert {"history.png", "parallel.html", "objective-vs-temperature.png"} <= figures
-    assert not (tmp_path / "sweep" / ".ray").exists()
+    assert not list((tmp_path / "sweep").glob(".ray*"))
     assert not list((tmp_path / "sweep" / "trials").rglob("vectors.npy")), "trials must not export"
 
 
@@ -82,7 +83,7 @@ def test_a_sweep_none_of_whose_trials_succeeds_fails_and_says_what_the_first_one
     assert events(tmp_path / "sweep")[-1]["state"] == "failed"
 
 
-def test_when_the_time_is_over_trials_are_ended_and_the_best_of_what_there_is_is_kept(tmp_path, repo_root):
+def test_when_the_time_is_over_trials_are_ended_the_best_is_kept_and_more_time_makes_it_go_on(tmp_path, repo_root):
     base = {"optimiser": {"epochs": 100_000, "lr": 0.01}}
     spec = small_sweep(base, scheduler={"kind": "none"}, trials=3, budget_minutes=0.7, report_every=20)
     assert run(spec, tmp_path / "sweep", repo_root) == 0
@@ -90,6 +91,24 @@ def test_when_the_time_is_over_trials_are_ended_and_the_best_of_what_there_is_is
     assert trials[0].state == "ended"
     best = parse_spec(json.loads((tmp_path / "sweep" / "best.json").read_text()))
     assert best.optimiser.epochs == trials[0].epoch > 0
+    assert run(spec, tmp_path / "sweep", repo_root) == 0, "nothing is left to do"
+    assert count(events(tmp_path / "sweep"), "resume") == 0
+    longer = spec.model_copy(update={"budget_minutes": 1.5})
+    assert run(longer, tmp_path / "sweep", repo_root) == 0
+    _, later, _ = read_sweep(tmp_path / "sweep")
+    assert later[0].epoch > trials[0].epoch
+    assert later[0].reports[: len(trials[0].reports)] == trials[0].reports
+
+
+def test_asked_to_end_while_ray_starts_a_sweep_is_cancelled_and_not_a_failure(tmp_path, repo_root):
+    process = start(small_sweep(), tmp_path / "sweep", repo_root)
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("sweep/.ray-*/job.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process) == 6
+    assert run(small_sweep(), tmp_path / "sweep", repo_root) == 0
 
 
 def test_two_trials_at_a_time_survive_a_kill_each_done_exactly_once(tmp_path, repo_root):
