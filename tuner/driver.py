@@ -71,7 +71,7 @@ def work(job: Mapping[str, Any], room: Path) -> None:
                 arranged = arrange(spec, shape, job["address"], _resources(), _decided(journal))
                 tracker = _tracker(journal)
                 journal.record(
-                    "start" if journal.is_new else "resume", spec_hash=sweep_hash(spec), objective=spec.objective,
+                    "resume" if journal.has_begun else "start", spec_hash=sweep_hash(spec), objective=spec.objective,
                     trials=spec.trials, concurrency=arranged.concurrency, sampling=arranged.sampling, **data,
                     version=version(), host=platform.node(), pid=os.getpid(),
                 )  # fmt: skip

@@ -90,7 +90,6 @@ class Journal:
         self.trials: dict[int, TrialRecord] = {}
         self.listeners: list[Callable[[Event], None]] = []  # told of each new line
         self.events = list(events)  # all lines, those of the past first
-        self.is_new = not events
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
         self._opened = time.monotonic()
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
@@ -124,6 +123,11 @@ class Journal:
         except BaseException:
             lock.close()
             raise
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether trials were ever started here."""
+        return any(event["type"] == "start" for event in self.events)
 
     @property
     def has_news(self) -> bool:

@@ -46,7 +46,7 @@ def done(journal, number, state, value, epoch=100):
 
 def test_new_directory_becomes_a_sweep(tmp_path):
     with opened(tmp_path / "a" / "b") as journal:
-        assert journal.is_new
+        assert not journal.has_begun
         assert (journal.trials, journal.events) == ({}, [])
     spec, trials, events = read_sweep(tmp_path / "a" / "b")
     assert (spec, trials, events) == (SPEC, {}, [])
@@ -106,16 +106,29 @@ def test_number_that_json_cannot_hold_is_refused_and_leaves_no_line(tmp_path):
     assert [event["type"] for event in read_sweep(tmp_path)[2]] == ["trial", "report"]
 
 
+def test_what_the_time_cut_off_goes_on_when_the_sweep_does(tmp_path):
+    with opened(tmp_path) as journal:
+        trial(journal, 0)
+        report(journal, 0, 25, 0.5)
+        done(journal, 0, "ended", 0.5)
+        journal.record("end", state="succeeded", best=0, value=0.5, out_of_time=True)
+        assert not journal.has_news
+        journal.record("resume")
+        assert journal.has_news
+        assert (journal.trials[0].state, journal.trials[0].value, journal.trials[0].error) == ("waiting", None, None)
+
+
 @pytest.mark.parametrize("kind", ["resume", "cancelled"])
 def test_what_ran_waits_again_after_an_interruption(tmp_path, kind):
     with opened(tmp_path) as journal:
+        journal.record("start")
         for number in range(3):
             trial(journal, number)
         journal.record("running", number=0, host="h", pid=1)
         report(journal, 1, 25, 0.5)
         done(journal, 2, "finished", 0.7)
     with opened(tmp_path) as journal:
-        assert not journal.is_new
+        assert journal.has_begun
         journal.record(kind)
         assert [record.state for record in journal.trials.values()] == ["waiting", "waiting", "finished"]
         assert journal.trials[1].reported(0, 25).value == 0.5, "what it reported is kept"
@@ -237,7 +250,7 @@ def test_directory_of_a_sweep_killed_before_its_spec_was_written_can_be_used(tmp
     (tmp_path / ".lock").touch()
     (tmp_path / ".spec.json.4711.tmp").write_text("{")
     with opened(tmp_path) as journal:
-        assert journal.is_new
+        assert not journal.has_begun
 
 
 def test_file_in_the_way_is_said(tmp_path):
