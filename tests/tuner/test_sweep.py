@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.tuner.sweeps import count, events, finish, outline, run, small_sweep, start, wait_until
+from tests.tuner.sweeps import count, events, finish, outline, poison, run, small_sweep, start, wait_until
 from trainer.config import parse_spec
 from tuner.journal import read_sweep
 
@@ -75,12 +75,22 @@ def test_a_trial_that_dies_or_falls_silent_is_marked_and_the_sweep_goes_on(tmp_p
 
 
 def test_a_sweep_none_of_whose_trials_succeeds_fails_and_says_what_the_first_one_said(tmp_path, repo_root):
-    tight = small_sweep(trials=2, resources={"memory_gb": 0.01})
-    process = start(tight, tmp_path / "sweep", repo_root)
+    out = tmp_path / "sweep"
+    process = start(small_sweep(trials=2), out, repo_root)
+    wait_until(out, lambda found: count(found, "start") == 1, process)
+    poison(out / "graph")  # while the first trial's process loads
     _, said = process.communicate(timeout=240)
     assert process.returncode == 3, said
-    assert b"no trial of 2 succeeded" in said
-    assert events(tmp_path / "sweep")[-1]["state"] == "failed"
+    assert b"no trial of 2 succeeded. The first said: invalid: the loss is nan" in said
+    assert events(out)[-1]["state"] == "failed"
+
+
+def test_a_trial_that_does_not_fit_in_its_memory_is_refused_before_it_runs(tmp_path, repo_root):
+    process = start(small_sweep(resources={"memory_gb": 0.01}), tmp_path / "sweep", repo_root)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 4, said
+    assert b"raise resources.memory_gb" in said
+    assert count(events(tmp_path / "sweep"), "trial") == 0
 
 
 def test_when_the_time_is_over_trials_are_ended_the_best_is_kept_and_more_time_makes_it_go_on(tmp_path, repo_root):
