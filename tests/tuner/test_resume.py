@@ -66,12 +66,12 @@ def kill_trial_and_driver(found: Events) -> None:
 @pytest.mark.parametrize(
     "kill, moment",
     [
-        # in the middle of the third trial, between two reports
-        (kill_driver, lambda found: count(found, "trial") == 3 and found[-1]["type"] == "report"),
+        # in the middle of a trial, between two reports
+        (kill_driver, lambda found: count(found, "trial") >= 3 and found[-1]["type"] == "report"),
         # a trial was just told to stop
         (kill_all_of_ray, lambda found: any(event.get("decision") == "stop" for event in found)),
         # among the trials that TPE's model chose, as one is done and the next not yet thought of
-        (kill_trial_and_driver, lambda found: count(found, "done") == 12),
+        (kill_trial_and_driver, lambda found: count(found, "done") >= 12),
     ],
     ids=["driver", "whole-ray", "late"],
 )
