@@ -80,8 +80,8 @@ bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; n
 	$(BIN)/python tests/benchmarks/sweeps.py search cora photo
 	$(BIN)/python tests/benchmarks/sweeps.py trust cora --trials 24
 	$(BIN)/python tests/benchmarks/sweeps.py trust photo citeseer --trials 20
-	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24
-	$(BIN)/python tests/benchmarks/sweeps.py figure cora
+	$(BIN)/python tests/benchmarks/sweeps.py asha citeseer --trials 20
+	$(BIN)/python tests/benchmarks/sweeps.py figure photo
 	$(BIN)/python tests/benchmarks/shared_data.py
 
 clean:  ## remove the environment and caches; runs stay
