@@ -81,6 +81,8 @@ bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; n
 	$(BIN)/python tests/benchmarks/sweeps.py trust cora --trials 24
 	$(BIN)/python tests/benchmarks/sweeps.py trust photo citeseer --trials 20
 	$(BIN)/python tests/benchmarks/sweeps.py asha citeseer --trials 20
+	$(BIN)/python tests/benchmarks/sweeps.py asha photo --trials 20 --replay
+	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24 --replay
 	$(BIN)/python tests/benchmarks/sweeps.py figure photo
 	$(BIN)/python tests/benchmarks/shared_data.py
 
