@@ -39,6 +39,7 @@ SETTINGS = {  # an epoch of Photo has eight steps in this scope, hence fewer of 
 }
 EPOCHS = {"cora": (25, 50, 75, 100), "citeseer": (10, 25, 50), "photo": (10, 20, 30, 50)}
 FULL_EPOCHS = EPOCHS | {"photo": (10, 20)}  # where no trial is stopped early
+FULL_STEPS = {"cora": 10, "citeseer": 3, "photo": 3}  # most metric steps there
 FRESH = range(100, 105)  # seeds of the confirmation; the search uses 0
 PAPER = {"cora": 84.93, "citeseer": 73.37, "photo": 93.36}  # test accuracy of NML-GCL in the paper's table
 
@@ -57,13 +58,14 @@ def main() -> None:
 
 def sweep(
     options: argparse.Namespace, name: str, preset: str, dataset: str, *, overrides: Sequence[str] = (),
-    epochs: dict[str, tuple[int, ...]] = EPOCHS, **fields: Any,
+    epochs: dict[str, tuple[int, ...]] = EPOCHS, steps: dict[str, int] = {}, **fields: Any,  # noqa: B006 (read only)
 ) -> Path:  # fmt: skip
     """Run a sweep, or what is left of it, and return its directory."""
     quiet = ["run.track=false", "evaluation.figures=false"]
     base = apply_overrides(preset_document(preset, dataset), [*SETTINGS[dataset], *quiet, *overrides])
     space = {path: dimension.model_dump() for path, dimension in default_space(parse_spec(base)).items()}
     space["optimiser.epochs"] = {"kind": "choice", "values": epochs[dataset]}
+    space["objective.inner_steps"] = {"kind": "integer", "low": 1, "high": steps.get(dataset, 10)}
     spec = parse_sweep({"base": base, "space": space, "trials": options.trials, "concurrency": 2, **fields})
     directory = options.runs / f"{dataset}-{name}"
     run_sweep(spec, directory, on_event=tell)
@@ -137,7 +139,7 @@ def trust(options: argparse.Namespace) -> None:
 def full_trials(options: argparse.Namespace, dataset: str) -> Path:
     return sweep(
         options, "full", "nml", dataset, algorithm="random", scheduler={"kind": "none"}, held_out_edges=0.1,
-        report_every=FULL_EPOCHS[dataset][-1] // 8, epochs=FULL_EPOCHS,
+        report_every=FULL_EPOCHS[dataset][-1] // 8, epochs=FULL_EPOCHS, steps=FULL_STEPS,
     )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def asha(options: argparse.Namespace) -> None:
         if not options.replay:
             halved = sweep(
                 options, "asha", "nml", dataset, algorithm="random", scheduler={"kind": "asha"}, held_out_edges=0.1,
-                epochs=FULL_EPOCHS,
+                epochs=FULL_EPOCHS, steps=FULL_STEPS,
             )  # fmt: skip
             _, cut, _ = read_sweep(halved)
             assert [trial.changes for trial in cut.values()] == [trial.changes for trial in full.values()]
