@@ -25,9 +25,9 @@ class SchedulerSpec(Spec):
 
     kind: Literal["asha", "none"] = Field("asha", description="asha: a trial worse than the best 1/reduction stops")
     grace_epochs: int | None = Field(
-        None, ge=1, le=1_000_000, description="epochs that every trial gets; none: an eighth of the longest trial"
+        None, ge=1, le=1_000_000, description="epochs that every trial gets; none: 3/8 of the longest trial"
     )
-    reduction: float = Field(2.0, gt=1, le=10, description="at a rung 1/reduction go on; rungs lie this factor apart")
+    reduction: float = Field(3.0, gt=1, le=10, description="at a rung 1/reduction go on; rungs lie this factor apart")
 
 
 class ResourcesSpec(Spec):
@@ -72,7 +72,10 @@ class SweepSpec(Spec):
         None, ge=0, le=0.5, description="share of edges no trial sees; none: 0.1 for link_auc, else as the base has it"
     )
     report_every: int | None = Field(
-        None, ge=1, le=1_000_000, description="epochs between looks at the objective; none: the scheduler's grace"
+        None,
+        ge=1,
+        le=1_000_000,
+        description="epochs between looks at the objective; none: 1/8 of the longest trial",
     )
     concurrency: int | None = Field(
         None, ge=1, le=10_000, description="trials at a time; none: as many as the CPUs and GPUs allow"
@@ -145,14 +148,14 @@ class SweepSpec(Spec):
         return max(changed(self.base, changes).optimiser.epochs for changes in settings or [{}])
 
     @property
-    def grace(self) -> int:
-        """Epochs before the first rung."""
-        return min(self.scheduler.grace_epochs or max(1, self.max_epochs // 8), self.max_epochs)
-
-    @property
     def every(self) -> int:
         """Epochs between looks at the objective."""
-        return self.report_every or self.grace
+        return self.report_every or max(1, self.max_epochs // 8)
+
+    @property
+    def grace(self) -> int:
+        """Epochs before the first rung. Earlier, settings that learn slowly are stopped although they end best."""
+        return min(self.scheduler.grace_epochs or max(1, 3 * (self.max_epochs // 8)), self.max_epochs)
 
 
 def default_starts(spec: SweepSpec, num_nodes: int) -> list[dict[str, Value]]:

@@ -80,7 +80,9 @@ def tell(event: dict[str, Any]) -> None:
 def search(options: argparse.Namespace) -> None:
     """The best of a sweep over the defaults, and the paper's setting, on fresh seeds."""
     for dataset in options.datasets:
-        directory = sweep(options, "search", "nml", dataset)
+        eighth = EPOCHS[dataset][-1] // 8
+        early = {"kind": "asha", "grace_epochs": eighth, "reduction": 2}
+        directory = sweep(options, "search", "nml", dataset, scheduler=early, report_every=eighth)
         spec, trials, _ = read_sweep(directory)
         best = best_trial(trials)
         assert best is not None
@@ -159,18 +161,19 @@ def asha(options: argparse.Namespace) -> None:
             assert [trial.changes for trial in cut.values()] == [trial.changes for trial in full.values()]
             left = best_trial(cut)
             assert left is not None
-            rows.append(row(dataset, "run", 2.0, whole, trained(cut), best.value, left.value))
-        for reduction in (2.0, 3.0, 4.0):
-            kept = replayed(spec, full, reduction)
+            rows.append(row(dataset, "run", 3 / 8, 3, whole, trained(cut), best.value, left.value))
+        for share, reduction in ((1 / 8, 2), (1 / 8, 4), (3 / 8, 2), (3 / 8, 3), (3 / 8, 4)):
+            kept = replayed(spec, full, share, reduction)
             value = max(full[number].value or 0.0 for number, epochs in kept.items() if epochs == full[number].epoch)
-            rows.append(row(dataset, "replayed", reduction, whole, sum(kept.values()), best.value, value))
-    print("| data set | ASHA | reduction | epochs without | with | saved | best val % without | with | lost |")
-    print("|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
+            rows.append(row(dataset, "replayed", share, reduction, whole, sum(kept.values()), best.value, value))
+    print("| data set | ASHA | grace | reduction | epochs without | with | saved | best val % without | with | lost |")
+    print("|---|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 
 
-def row(dataset: str, name: str, reduction: float, whole: int, part: int, best: Any, left: Any) -> str:
+def row(dataset: str, name: str, share: float, reduction: float, whole: int, part: int, best: Any, left: Any) -> str:
+    saved = f"{100 * (1 - part / whole):.0f} %"
     return (
-        f"| {dataset} | {name} | {reduction:g} | {whole} | {part} | {100 * (1 - part / whole):.0f} % | "
+        f"| {dataset} | {name} | {8 * share:g}/8 | {reduction:g} | {whole} | {part} | {saved} | "
         f"{100 * best:.2f} | {100 * left:.2f} | {100 * (best - left):.2f} |"
     )
 
@@ -179,10 +182,11 @@ def trained(trials: dict[int, TrialRecord]) -> int:
     return sum(trial.epoch for trial in trials.values())
 
 
-def replayed(spec: SweepSpec, trials: dict[int, TrialRecord], reduction: float) -> dict[int, int]:
+def replayed(spec: SweepSpec, trials: dict[int, TrialRecord], share: float, reduction: float) -> dict[int, int]:
     """Epochs each trial would have got, one after the other, from the scheduler itself."""
     document = spec.model_dump(mode="json")
-    document["scheduler"] = {"kind": "asha", "reduction": reduction}
+    grace = round(8 * share) * (spec.max_epochs // 8)
+    document["scheduler"] = {"kind": "asha", "grace_epochs": grace, "reduction": reduction}
     halving, epochs = Halving(parse_sweep(document)), {}
     for number, trial in sorted(trials.items()):
         for report in trial.reports:

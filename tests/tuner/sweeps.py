@@ -34,7 +34,7 @@ SPACE = {
 def small_sweep(base: dict[str, Any] | None = None, **fields: Any) -> SweepSpec:
     """Trials of about a second; `base` replaces whole sections of BASE."""
     document = {"base": BASE | (base or {}), "space": SPACE, "trials": 4, "concurrency": 1, "report_every": 2}
-    return parse_sweep(document | {"objective": "i_nml", "scheduler": {"grace_epochs": 2}} | fields)
+    return parse_sweep(document | {"objective": "i_nml", "scheduler": {"grace_epochs": 2, "reduction": 2}} | fields)
 
 
 def start(spec: SweepSpec, out: Path, root: Path, **options: Any) -> subprocess.Popen[bytes]:

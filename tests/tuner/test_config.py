@@ -157,9 +157,9 @@ def test_longest_trial_is_known_before_any_runs(fields, longest):
 
 @pytest.mark.parametrize(
     "epochs, grace_epochs, report_every, grace, every",
-    [(80, None, None, 10, 10), (5, None, None, 1, 1), (80, 20, None, 20, 20), (80, 20, 5, 20, 5), (8, 20, None, 8, 8)],
+    [(80, None, None, 30, 10), (5, None, None, 1, 1), (80, 20, None, 20, 10), (80, 20, 5, 20, 5), (8, 20, None, 8, 1)],
 )
-def test_grace_is_an_eighth_and_reports_follow_it(epochs, grace_epochs, report_every, grace, every):
+def test_looks_come_eight_times_and_the_third_is_the_first_rung(epochs, grace_epochs, report_every, grace, every):
     spec = sweep(
         base={"optimiser": {"epochs": epochs}},
         space={"objective.temperature": TEMPERATURE},

@@ -37,7 +37,7 @@ def sweep(tmp_path):
 
 
 def sent_by(sweep, spec, *, until=None):
-    """All messages of a trial; `until` stops it as Tune would, by an exception out of the report."""
+    """All messages of a trial but signs of life; `until` stops it as Tune would, by an exception out of the report."""
     said = []
 
     def send(packed):
@@ -47,7 +47,7 @@ def sent_by(sweep, spec, *, until=None):
 
     with contextlib.suppress(SystemExit):
         train(sweep, 3, CHANGES, None, send)
-    return said
+    return [message for message in said if message["kind"] != "beat"]  # which a busy machine makes it send
 
 
 @pytest.mark.parametrize("objective", ["val_accuracy", "link_auc", "i_nml"])
