@@ -134,8 +134,24 @@ def trust(options: argparse.Namespace) -> None:
                 f"{100 * statistics.median(accuracy):.2f} |"
             )
         print(f"overhead: {overhead(directory):.3f} × (training seconds / concurrency)")
+        print(f"{dataset}, mean validation % of trials by a:", parts(finished, "objective.reg.coefficient", (3, 30)))
+        print(f"{dataset}, mean validation % of trials by T_M:", parts(finished, "objective.inner_steps", (4, 8)))
     print("| data set | objective | trials | Spearman | Kendall | validation % of its choice | of the best | median |")
     print("|---|---|---|---|---|---|---|---|", *rows, sep="\n")
+
+
+def parts(trials: list[TrialRecord], path: str, bounds: tuple[int, int]) -> str:
+    """The mean value of the trials below, between and above two bounds of one field, all others varying too."""
+    groups: list[list[float]] = [[], [], []]
+    for trial in trials:
+        assert trial.value is not None
+        groups[sum(trial.changes[path] >= bound for bound in bounds)].append(100 * trial.value)
+    names = (f"below {bounds[0]}", f"{bounds[0]} to {bounds[1]}", f"from {bounds[1]} on")
+    return ", ".join(
+        f"{name} {statistics.mean(group):.1f} ({len(group)})"
+        for name, group in zip(names, groups, strict=True)
+        if group
+    )
 
 
 def full_trials(options: argparse.Namespace, dataset: str) -> Path:
