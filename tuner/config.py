@@ -199,7 +199,7 @@ def trial_spec(spec: SweepSpec, changes: dict[str, Value], run: int = 0) -> Trai
 
 
 def best_spec(spec: SweepSpec, changes: dict[str, Value]) -> TrainSpec:
-    """A trial's settings as a spec for `nml train`: on all edges, with export, and on the split that chose them.
+    """A trial's settings as a spec for `nml train`: on the base's edges, with export, and on the split that chose them.
 
     The split stays fixed whatever the seed, so that no node whose label helped to choose is ever a test node.
     """

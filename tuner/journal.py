@@ -10,7 +10,8 @@ what was decided. So searcher and scheduler keep no files of their own, and a ki
     {"type": "report", "number": 3, "run": 0, "epoch": 25, "value": 0.71, "figures": {…}, "seconds": …,
      "decision": "continue" | "stop"}
     {"type": "done", "number": 3, "state": …, "value": …, "values": […], "epoch": …, "seconds": …, "error": …}
-    {"type": "cancelled"} or {"type": "end", "state": "succeeded" | "failed", "best": 3, "value": …}
+    {"type": "cancelled", "error": …} or {"type": "end", "state": "succeeded" | "failed", "best": 3, "value": …,
+     "out_of_time": …}
 
 Every line has "time" and "elapsed": seconds the sweep has run, interruptions not counted.
 """
