@@ -21,7 +21,8 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
 }
 PURE = (
     "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
-    "tuner.config", "tuner.space", "tuner.journal", "tuner.results",
+    "trainer.home", "trainer.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
+    "trainer.run.atomic", "trainer.outcome", "tuner.config", "tuner.space", "tuner.journal", "tuner.results",
 )  # fmt: skip
 HEAVY = {
     "torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "optuna",
@@ -125,7 +126,9 @@ def test_checker_tells_allowed_from_forbidden(file, source, allowed):
 
 LIGHT = (
     "trainer", "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "tuner", "tuner.config",
-    "tuner.journal", "tuner.results", "tuner.sweep", "service", "service.cli",
+    "tuner.journal", "tuner.results", "tuner.sweep", "trainer.datasets", "trainer.planning.plan",
+    "trainer.planning.shape", "service", "service.cli", "service.app", "service.client", "service.dispatch.dispatcher",
+    "service.dispatch.supervisor",
 )  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""All that an operator may set, from the environment (prefix NML_) or from code; never a module-level instance.
+
+Settings()                                   what the environment says
+Settings(home=Path("/srv/nml"), port=9000)   the same with two values of our own
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from trainer.errors import InvalidInput
+from trainer.home import nml_home
+from trainer.planning.memory import parse_size, usable_memory
+
+Names = Annotated[tuple[str, ...], NoDecode]  # in the environment: separated by commas
+
+
+class Settings(BaseSettings):
+    """One frozen document; every process of the service is given the same (`environment`)."""
+
+    model_config = SettingsConfigDict(env_prefix="NML_", frozen=True, extra="forbid", env_ignore_empty=True)
+
+    home: Path = Field(default_factory=nml_home, description="where jobs, runs, data sets and databases are kept")
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; beyond loopback keys are required")
+    port: int = Field(8000, ge=0, le=65_535, description="port to listen on")
+    api_workers: int = Field(1, ge=1, le=64, description="API processes")
+    database_url: str | None = Field(None, description="postgresql://… ; none: SQLite in home")
+
+    require_key: bool | None = Field(None, description="ask every client for a key; none: unless host is loopback")
+    allowed_hosts: Names = Field((), description="names by which clients may call us, besides loopback's and host")
+    allowed_origins: Names = Field((), description="web pages from other places that may call us")
+
+    mlflow_uri: str | None = Field(None, description="MLflow; none: MLFLOW_TRACKING_URI, else SQLite in home")
+    mlflow_ui_url: str | None = Field(None, description="where people open MLflow; jobs then link to their runs")
+
+    runner: Literal["local", "ray"] = Field("local", description="local: processes of this machine; ray: Ray Jobs")
+    ray_jobs_url: str | None = Field(None, description="Ray's dashboard, such as http://head:8265, with runner=ray")
+    concurrency: PositiveInt | None = Field(None, description="jobs at a time; none: one for every two CPUs")
+    import_concurrency: PositiveInt = Field(2, description="data sets checked at a time, beside the jobs")
+    memory_limit: str | None = Field(None, description="memory of all jobs together, e.g. 16GB; none: most of it")
+
+    lease_seconds: PositiveFloat = Field(15.0, description="a dispatcher silent for so long loses its jobs to another")
+    poll_seconds: float = Field(0.25, ge=0.01, le=60, description="how often dispatcher and event streams look")
+    stop_grace_seconds: float = Field(30.0, ge=0, description="from SIGTERM to SIGKILL: time to write a checkpoint")
+    leash_seconds: PositiveFloat = Field(900.0, description="a run that no dispatcher looks after for so long ends")
+
+    infra_retries: int = Field(5, ge=0, le=100, description="retries of a job whose process died")
+    oom_retries: int = Field(3, ge=0, le=20, description="retries, each in a smaller form, after memory ran out")
+    retry_seconds: float = Field(2.0, ge=0, description="wait before the first retry; doubles with each")
+    retry_seconds_max: PositiveFloat = Field(300.0, description="longest wait before a retry")
+
+    max_body_bytes: PositiveInt = Field(1_000_000, description="largest JSON body")
+    max_upload_bytes: PositiveInt = Field(10 * 10**9, description="largest upload")
+    upload_wait_seconds: float = Field(60.0, ge=0, le=3_600, description="how long an upload waits for its check")
+    upload_quota_bytes: PositiveInt = Field(100 * 10**9, description="all data sets of one key")
+    rate_per_second: PositiveFloat = Field(100.0, description="requests per second of one key or address")
+    rate_burst: PositiveInt = Field(500, description="requests that may come at once")
+    max_active_jobs: PositiveInt = Field(10_000, description="jobs of one key that have not ended")
+    max_watchers: PositiveInt = Field(1_000, description="open event streams per API process")
+    min_free_bytes: int = Field(200_000_000, ge=0, description="with less disk left: not ready, and no uploads")
+
+    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("home", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @field_validator("memory_limit", mode="after")
+    @classmethod
+    def _is_a_size(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse_size(value)
+            except InvalidInput as error:
+                raise ValueError(str(error)) from error
+        return value
+
+    @model_validator(mode="after")
+    def _ray_has_an_address(self) -> Settings:
+        if self.runner == "ray" and not self.ray_jobs_url:
+            raise ValueError("runner=ray needs ray_jobs_url, such as http://head:8265")
+        return self
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether a request without a key is refused."""
+        return not is_loopback(self.host) if self.require_key is None else self.require_key
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL of the store."""
+        if self.database_url is None:
+            return f"sqlite:///{(self.home / 'service.db').as_posix()}"
+        for plain in ("postgresql://", "postgres://"):  # what people and platforms write
+            if self.database_url.startswith(plain):
+                return "postgresql+psycopg://" + self.database_url.removeprefix(plain)
+        return self.database_url
+
+    @property
+    def tracking_uri(self) -> str:
+        """What trainers are told as MLFLOW_TRACKING_URI."""
+        own = f"sqlite:///{(self.home / 'mlflow.db').as_posix()}"
+        return self.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or own
+
+    @property
+    def slots(self) -> int:
+        """Training jobs and sweeps that run at a time."""
+        return self.concurrency or max(1, (os.cpu_count() or 1) // 2)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """What all jobs of a dispatcher may use together, and so what one may use at most."""
+        return usable_memory() if self.memory_limit is None else parse_size(self.memory_limit)
+
+    @property
+    def runs(self) -> Path:
+        """Run and sweep directories, which trainer and tuner write."""
+        return self.home / "runs"
+
+    @property
+    def jobs(self) -> Path:
+        """What the service itself keeps of each job: its orders, outcomes and output."""
+        return self.home / "jobs"
+
+    @property
+    def uploads(self) -> Path:
+        """Uploaded parts until they are imported."""
+        return self.home / "uploads"
+
+    @property
+    def graphs(self) -> Path:
+        """Imported data sets."""
+        return self.home / "graphs"
+
+    def run_directory(self, job_id: str) -> Path:
+        return self.runs / job_id
+
+    def job_directory(self, job_id: str) -> Path:
+        return self.jobs / job_id
+
+    def environment(self) -> dict[str, str]:
+        """Variables from which a child process makes the same settings."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in document.items()}
+        return {
+            f"NML_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in texts.items()
+        }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address we listen on."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

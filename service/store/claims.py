@@ -1,0 +1,217 @@
+"""The jobs, as dispatchers see them: taking one, keeping it, telling of it, letting it go.
+
+A dispatcher holds a job by a lease that it renews. Everything it writes says by which claim (attempt and owner); once
+another dispatcher has taken the job over, or the job has ended, that claim matches no row and the write is refused
+(Fenced). So a dispatcher that was asleep for an hour cannot change what others did meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy.engine import Connection
+
+from service.store.clock import now
+from service.store.counters import increase
+from service.store.engine import Database, reading, writing
+from service.store.errors import Fenced
+from service.store.events import append
+from service.store.jobs import as_job
+from service.store.records import TERMINAL, Claim, Job, Kind, NewEvent, State
+from service.store.tables import jobs
+
+_HELD: tuple[State, ...] = ("running", "cancelling")
+_LOOKED_AT = 8  # queued jobs; of two dispatchers that want the same one, the loser tries the next
+_RECORDABLE = frozenset({"progress", "metrics", "relay", "runner", "mlflow_run_id", "tracker_error"})
+
+
+class Claims:
+    """Every method is one transaction. All raise Unavailable where the database does not answer."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def claim(
+        self, owner: str, *, kinds: Sequence[Kind], lease_seconds: float, free_memory: int | None = None
+    ) -> Job | None:
+        """Take the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
+
+        A job that needs more than `free_memory` is not passed over: small ones behind it would starve it.
+        """
+        for candidate in self._queued(kinds):
+            if free_memory is not None and (candidate.memory_bytes or 0) > free_memory:
+                return None
+            with writing(self._database) as connection:
+                moment = now(connection)
+                values: dict[str, Any] = {
+                    "state": "running", "attempt": candidate.attempt + 1, "lease_owner": owner, "runner": None,
+                    "lease_expires": moment + lease_seconds, "started": candidate.started or moment,
+                }  # fmt: skip
+                unchanged = and_(
+                    jobs.c.id == candidate.id, jobs.c.state == "queued", jobs.c.attempt == candidate.attempt
+                )
+                job = _change(connection, unchanged, values, [_state("running", candidate.attempt + 1)])
+            if job is not None:
+                return job
+        return None
+
+    def renew(self, claim: Claim, lease_seconds: float) -> Job:
+        """Keep the job for another while; its state tells whether someone wants it cancelled.
+
+        Raises:
+            Fenced: the claim no longer holds.
+        """
+        with writing(self._database) as connection:
+            expires = now(connection) + lease_seconds
+            return _changed(connection, claim, {"lease_expires": expires})
+
+    def release(self, claim: Claim) -> None:
+        """Let another dispatcher take the job over at once; its process goes on.
+
+        Raises:
+            Fenced: the claim no longer holds.
+        """
+        with writing(self._database) as connection:
+            _changed(connection, claim, {"lease_expires": now(connection)})
+
+    def record(self, claim: Claim, events: Sequence[NewEvent] = (), **updates: Any) -> Job:
+        """Store what happened and what follows from it, both or neither.
+
+        Args:
+            updates: progress, metrics, relay, runner, mlflow_run_id, tracker_error.
+
+        Raises:
+            Fenced: the claim no longer holds.
+        """
+        unknown = updates.keys() - _RECORDABLE
+        if unknown:
+            raise TypeError(f"cannot record {', '.join(sorted(unknown))}")
+        with writing(self._database) as connection:
+            if updates.get("tracker_error") is not None:
+                increase(connection, "tracker_errors")
+            return _changed(connection, claim, updates, events)
+
+    def finish(
+        self, claim: Claim, state: State, *, failure_kind: str | None = None, failure_message: str | None = None,
+        result: dict[str, Any] | None = None,
+    ) -> Job:  # fmt: skip
+        """End the job for good.
+
+        Raises:
+            Fenced: the claim no longer holds; so also if it has ended.
+        """
+        if state not in TERMINAL:
+            raise ValueError(f"{state} is not the end of a job")
+        failure = None if failure_kind is None else {"kind": failure_kind, "message": failure_message}
+        with writing(self._database) as connection:
+            values = {
+                "state": state, "ended": now(connection), "failure_kind": failure_kind, "result": result,
+                "failure_message": failure_message, "lease_owner": None, "lease_expires": None,
+            }  # fmt: skip
+            return _changed(connection, claim, values, [_state(state, claim.attempt, failure=failure)])
+
+    def requeue(
+        self, claim: Claim, *, not_before: float, reason: str, failure_kind: str | None = None, infra_retries: int,
+        oom_retries: int,
+    ) -> Job:  # fmt: skip
+        """Let the job be tried again from its newest checkpoint; one that someone wants cancelled ends here instead.
+
+        Raises:
+            Fenced: the claim no longer holds.
+        """
+        with writing(self._database) as connection:
+            lent = {"lease_owner": None, "lease_expires": None}
+            counts = {"infra_retries": infra_retries, "oom_retries": oom_retries}
+            again = {"state": "queued", "not_before": not_before, **counts, **lent}
+            told = [_state("queued", claim.attempt, reason=reason)]
+            wanted = and_(_holds(claim), jobs.c.state == "running")
+            job = _change(connection, wanted, again, told)
+            if job is not None:
+                if failure_kind is not None:
+                    increase(connection, f"retries.{failure_kind}")
+                return job
+            ended = {"state": "cancelled", "ended": now(connection), **lent}
+            return _changed(connection, claim, ended, [_state("cancelled", claim.attempt, reason=reason)])
+
+    def take_over(self, owner: str, *, lease_seconds: float, host: str, foreign_after: float) -> list[Job]:
+        """Jobs whose dispatcher fell silent: the same attempt, now ours, to look for its process.
+
+        Args:
+            host: our machine. What runs on another can only be judged by its silence: `foreign_after` seconds beyond
+                the lease, when the run has ended itself for want of a dispatcher.
+        """
+        taken = []
+        for job in self._overdue(owner, host, foreign_after):
+            silent = and_(
+                jobs.c.id == job.id, jobs.c.state.in_(_HELD), jobs.c.attempt == job.attempt,
+                jobs.c.lease_owner == job.lease_owner, jobs.c.lease_expires == job.lease_expires,
+            )  # fmt: skip
+            with writing(self._database) as connection:
+                values = {"lease_owner": owner, "lease_expires": now(connection) + lease_seconds}
+                changed = _change(connection, silent, values, [])
+            if changed is not None:
+                taken.append(changed)
+        return taken
+
+    def held(self, owner: str) -> list[Job]:
+        """All that a dispatcher holds: it may not know, if the database broke while telling it."""
+        with reading(self._database) as connection:
+            query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
+            return [as_job(row) for row in connection.execute(query)]
+
+    def _queued(self, kinds: Sequence[Kind]) -> list[Any]:
+        with reading(self._database) as connection:
+            query = (
+                select(jobs.c.id, jobs.c.attempt, jobs.c.memory_bytes, jobs.c.started)
+                .where(jobs.c.state == "queued", jobs.c.kind.in_(kinds), jobs.c.not_before <= now(connection))
+                .order_by(jobs.c.priority.desc(), jobs.c.id)
+                .limit(_LOOKED_AT)
+            )
+            return list(connection.execute(query))
+
+    def _overdue(self, owner: str, host: str, foreign_after: float) -> list[Job]:
+        with reading(self._database) as connection:
+            moment = now(connection)
+            query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_expires < moment)
+            overdue = [as_job(row) for row in connection.execute(query)]
+        found = []
+        for job in overdue:
+            where = (job.runner or {}).get("host", host)
+            assert job.lease_expires is not None
+            if job.lease_owner != owner and (where == host or moment - job.lease_expires >= foreign_after):
+                found.append(job)
+        return found
+
+
+def _holds(claim: Claim) -> ColumnElement[bool]:
+    return and_(
+        jobs.c.id == claim.job_id, jobs.c.state.in_(_HELD), jobs.c.attempt == claim.attempt,
+        jobs.c.lease_owner == claim.owner,
+    )  # fmt: skip
+
+
+def _changed(connection: Connection, claim: Claim, values: dict[str, Any], events: Sequence[NewEvent] = ()) -> Job:
+    job = _change(connection, _holds(claim), values, events)
+    if job is None:
+        raise Fenced(f"job {claim.job_id}, attempt {claim.attempt}: no longer held by {claim.owner}")
+    return job
+
+
+def _change(
+    connection: Connection, condition: ColumnElement[bool], values: dict[str, Any], events: Sequence[NewEvent]
+) -> Job | None:
+    """Compare and swap; the job as it is now, or None if the condition does not hold."""
+    row = connection.execute(
+        update(jobs).where(condition).values(last_seq=jobs.c.last_seq + len(events), **values).returning(jobs)
+    ).first()
+    if row is None:
+        return None
+    append(connection, row.id, row.last_seq, events)
+    return as_job(row)
+
+
+def _state(state: State, attempt: int, *, reason: str | None = None, failure: dict[str, Any] | None = None) -> NewEvent:
+    data: dict[str, Any] = {"state": state, "attempt": attempt}
+    return NewEvent("state", data | ({"reason": reason} if reason else {}) | ({"failure": failure} if failure else {}))

@@ -1,0 +1,126 @@
+"""Uploaded data sets: immutable versions, each checked by an import job before it can be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from service.store.engine import Database, reading, writing
+from service.store.errors import Fenced, InUse, NotFound
+from service.store.jobs import count_using, insert_job
+from service.store.records import Dataset, NewJob
+from service.store.tables import datasets
+
+
+class Datasets:
+    """Every method is one transaction. All raise Unavailable where the database does not answer."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def create(
+        self, name: str, version: str, *, options: dict[str, Any], size: int, job: NewJob
+    ) -> tuple[Dataset, bool]:
+        """A new version and the job that checks it; a version that is there or being checked stays as it is.
+
+        A version that was refused before is checked anew. Returns it and whether a job was queued.
+        """
+        ref = f"{name}.{version}"
+        with writing(self._database) as connection:
+            there = _locked(connection, ref)
+            if there is not None and there.state != "failed":
+                return there, False
+            connection.execute(delete(datasets).where(datasets.c.ref == ref))
+            queued = insert_job(connection, job)
+            row = connection.execute(
+                insert(datasets)
+                .values(
+                    ref=ref, name=name, version=version, state="checking", job_id=queued.id, owner=job.owner,
+                    created=queued.created, options=options, bytes=size,
+                )
+                .returning(datasets)
+            ).one()  # fmt: skip
+            return _dataset(row), True
+
+    def get(self, ref: str) -> Dataset | None:
+        with reading(self._database) as connection:
+            row = connection.execute(select(datasets).where(datasets.c.ref == ref)).first()
+        return None if row is None else _dataset(row)
+
+    def versions(self, name: str) -> list[Dataset]:
+        """All versions of that name, newest first."""
+        query = select(datasets).where(datasets.c.name == name).order_by(datasets.c.created.desc(), datasets.c.ref)
+        with reading(self._database) as connection:
+            return [_dataset(row) for row in connection.execute(query)]
+
+    def newest(self, name: str) -> Dataset | None:
+        """The newest version that is ready, else the newest of any state; None if there is no such name."""
+        found = self.versions(name)
+        return next((version for version in found if version.state == "ready"), found[0] if found else None)
+
+    def list(self, *, after: str | None = None, limit: int = 100) -> tuple[list[Dataset], str | None]:
+        """A page in the order of refs, and the cursor of the next page, None on the last."""
+        query = select(datasets).order_by(datasets.c.ref).limit(limit + 1)
+        if after is not None:
+            query = query.where(datasets.c.ref > after)
+        with reading(self._database) as connection:
+            found = [_dataset(row) for row in connection.execute(query)]
+        return found[:limit], found[limit - 1].ref if len(found) > limit else None
+
+    def finish(
+        self, ref: str, job_id: str, *, about: dict[str, Any] | None = None, failure: str | None = None
+    ) -> Dataset:
+        """What the check found: counts, or why it was refused.
+
+        Raises:
+            Fenced: the version is not being checked by that job.
+        """
+        if (about is None) == (failure is None):
+            raise ValueError("give either what is known about it, or why it was refused")
+        state = "ready" if failure is None else "failed"
+        with writing(self._database) as connection:
+            row = connection.execute(
+                update(datasets)
+                .where(datasets.c.ref == ref, datasets.c.job_id == job_id, datasets.c.state == "checking")
+                .values(state=state, about=about, failure=failure)
+                .returning(datasets)
+            ).first()
+        if row is None:
+            raise Fenced(f"data set {ref} is not being checked by job {job_id}")
+        return _dataset(row)
+
+    def delete(self, ref: str) -> Dataset:
+        """Forget a version; its files are the caller's to remove.
+
+        Raises:
+            NotFound: no such version.
+            InUse: a job that has not ended needs it, or it is being checked.
+        """
+        with writing(self._database) as connection:
+            there = _locked(connection, ref)
+            if there is None:
+                raise NotFound(f"there is no data set {ref}")
+            if there.state == "checking":
+                raise InUse(f"data set {ref} is being checked; wait until that is done")
+            users = count_using(connection, ref)
+            if users:
+                raise InUse(f"{users} unfinished job{'s' * (users > 1)} need data set {ref}; wait, or cancel first")
+            connection.execute(delete(datasets).where(datasets.c.ref == ref))
+        return there
+
+    def bytes_of(self, owner: str | None) -> int:
+        """Bytes uploaded by one key, of versions that are there or being checked."""
+        mine = datasets.c.owner.is_(None) if owner is None else datasets.c.owner == owner
+        query = select(func.coalesce(func.sum(datasets.c.bytes), 0)).where(mine, datasets.c.state != "failed")
+        with reading(self._database) as connection:
+            return int(connection.execute(query).scalar_one())
+
+
+def _locked(connection: Connection, ref: str) -> Dataset | None:
+    row = connection.execute(select(datasets).where(datasets.c.ref == ref).with_for_update()).first()
+    return None if row is None else _dataset(row)
+
+
+def _dataset(row: Row[Any]) -> Dataset:
+    return Dataset(**row._mapping)

@@ -1,0 +1,43 @@
+"""Which dispatchers are alive, for readiness and monitoring; leases, not this, decide who may do what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from service.store.clock import now
+from service.store.engine import Database, reading, writing
+from service.store.records import DispatcherRecord
+from service.store.tables import dispatchers
+
+_FORGOTTEN_AFTER = 86_400.0  # seconds since a dispatcher was last seen
+
+
+class Dispatchers:
+    """Every method is one transaction. All raise Unavailable where the database does not answer."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def beat(self, identity: str, *, host: str, pid: int, info: dict[str, Any]) -> None:
+        """Tell that a dispatcher is alive."""
+        with writing(self._database) as connection:
+            moment = now(connection)
+            dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+            values = {"host": host, "pid": pid, "seen": moment, "info": info}
+            statement = dialect.insert(dispatchers).values(id=identity, **values)
+            connection.execute(statement.on_conflict_do_update(index_elements=[dispatchers.c.id], set_=values))
+            connection.execute(delete(dispatchers).where(dispatchers.c.seen < moment - _FORGOTTEN_AFTER))
+
+    def alive(self, within_seconds: float) -> list[DispatcherRecord]:
+        """Those seen in the last seconds."""
+        with reading(self._database) as connection:
+            query = select(dispatchers).where(dispatchers.c.seen >= now(connection) - within_seconds)
+            return [DispatcherRecord(**row._mapping) for row in connection.execute(query)]
+
+    def remove(self, identity: str) -> None:
+        """Tell that a dispatcher has ended."""
+        with writing(self._database) as connection:
+            connection.execute(delete(dispatchers).where(dispatchers.c.id == identity))

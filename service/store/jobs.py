@@ -1,0 +1,227 @@
+"""The jobs, as clients see them: submitting, reading, cancelling, deleting.
+
+    queued → running → succeeded | failed | cancelled        (cancelling on the way; running → queued for a retry)
+
+Every change compares the state it starts from and swaps it in the same statement, so of two that want to change a job
+at the same moment exactly one does. What dispatchers do is in service.store.claims.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.store.clock import now
+from service.store.counters import read_counters
+from service.store.engine import Database, read_row, reading, writing
+from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
+from service.store.events import append
+from service.store.records import ACTIVE, TERMINAL, Idempotency, Job, Kind, NewEvent, NewJob, State, new_id
+from service.store.tables import Json, datasets, jobs
+from service.store.tables import idempotency as promises
+
+
+class Jobs:
+    """Every method is one transaction. All raise Unavailable where the database does not answer."""
+
+    def __init__(self, database: Database):
+        self._database = database
+        placeholder = "%s" if database.is_postgresql else "?"
+        self._get = f"SELECT {', '.join(jobs.c.keys())} FROM jobs WHERE id = {placeholder}"
+
+    def submit(
+        self, new: NewJob, *, idempotency: Idempotency | None = None, max_active: int | None = None,
+        job_id: str | None = None,
+    ) -> tuple[Job, bool]:  # fmt: skip
+        """Queue a job, or give the one that was made with the same idempotency key. Returns it and whether it is new.
+
+        Raises:
+            IdempotencyConflict: the key was used for another request.
+            QuotaExceeded: the owner has `max_active` unfinished jobs.
+        """
+        for last_try in (False, True):
+            try:
+                with writing(self._database) as connection:
+                    earlier = _promised(connection, idempotency)
+                    if earlier is not None:
+                        return earlier, False
+                    _check_quota(connection, new.owner, max_active)
+                    # keeps an uploaded data set from being deleted before this transaction ends
+                    connection.execute(
+                        select(datasets.c.ref).where(datasets.c.ref == new.dataset).with_for_update(read=True)
+                    )
+                    job = insert_job(connection, new, job_id)
+                    if idempotency is not None:
+                        _keep_promise(connection, idempotency, job)
+                    return job, True
+            except IntegrityError:  # the same key, used at the same moment elsewhere: it is there now
+                if last_try:
+                    raise
+        raise AssertionError
+
+    def get(self, job_id: str) -> Job | None:
+        row = read_row(self._database, self._get, job_id)
+        if row is None:
+            return None
+        values = zip(_IS_JSON, row, strict=True)
+        return Job(*(json.loads(value) if is_json and value is not None else value for is_json, value in values))
+
+    def list(
+        self, *, kind: Kind, states: Sequence[str] = (), owner: str | None = None, dataset: str | None = None,
+        before: str | None = None, limit: int = 50,
+    ) -> tuple[list[Job], str | None]:  # fmt: skip
+        """A page of jobs, newest first, and the cursor of the next page, None on the last."""
+        query = select(jobs).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
+        if states:
+            query = query.where(jobs.c.state.in_(states))
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
+        if dataset is not None:
+            query = query.where(jobs.c.dataset == dataset)
+        if before is not None:
+            query = query.where(jobs.c.id < before)
+        with reading(self._database) as connection:
+            found = [as_job(row) for row in connection.execute(query)]
+        return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+    def cancel(self, job_id: str) -> Job:
+        """End a queued job now; ask the dispatcher to end a running one. Asking again changes nothing.
+
+        Raises:
+            NotFound: no such job.
+            StateConflict: it has ended.
+        """
+        with writing(self._database) as connection:
+            job = _locked(connection, job_id)
+            if job.state in TERMINAL:
+                raise StateConflict(f"the job has ended already: it {_ENDED[job.state]}")
+            if job.state == "cancelling":
+                return job
+            moment = now(connection)
+            values: dict[str, Any] = {"cancel_requested": moment, "state": "cancelling"}
+            if job.state == "queued":
+                values |= {"state": "cancelled", "ended": moment}
+            event = NewEvent("state", {"state": values["state"], "attempt": job.attempt, "reason": "asked to cancel"})
+            changed = connection.execute(
+                update(jobs)
+                .where(jobs.c.id == job_id, jobs.c.state == job.state, jobs.c.attempt == job.attempt)
+                .values(last_seq=jobs.c.last_seq + 1, **values)
+                .returning(jobs)
+            ).one()
+            append(connection, job_id, changed.last_seq, [event])
+            return as_job(changed)
+
+    def delete(self, job_id: str) -> Job:
+        """Forget a job that has ended, and its events. Its files are the caller's to remove.
+
+        Raises:
+            NotFound: no such job.
+            StateConflict: it has not ended.
+        """
+        with writing(self._database) as connection:
+            job = _locked(connection, job_id)
+            if job.state not in TERMINAL:
+                raise StateConflict(f"the job is {job.state}; cancel it first, then delete it")
+            connection.execute(delete(jobs).where(jobs.c.id == job_id))
+            return job
+
+    def using(self, dataset: str) -> int:
+        """How many unfinished jobs need a data set."""
+        with reading(self._database) as connection:
+            return count_using(connection, dataset)
+
+    def figures(self) -> dict[str, Any]:
+        """For monitoring: jobs by kind and state, ages in seconds, and counts that only grow."""
+        with reading(self._database) as connection:
+            moment = now(connection)
+            counts = connection.execute(select(jobs.c.kind, jobs.c.state, func.count()).group_by(*_BY_STATE)).all()
+            waiting = connection.execute(select(func.min(jobs.c.created)).where(jobs.c.state == "queued")).scalar()
+            running = connection.execute(
+                select(jobs.c.lease_expires, jobs.c.progress).where(jobs.c.state.in_(("running", "cancelling")))
+            ).all()
+            counters = read_counters(connection)
+        rates = [row.progress.get("epochs_per_second") or 0.0 for row in running]
+        overdue = [moment - row.lease_expires for row in running if row.lease_expires is not None]
+        return {
+            "jobs": {(kind, state): count for kind, state, count in counts},
+            "oldest_queued_seconds": 0.0 if waiting is None else max(0.0, moment - waiting),
+            "longest_lease_overdue_seconds": max([0.0, *overdue]),
+            "epochs_per_second": sum(rates),
+            "retries": {kind: counters.get(f"retries.{kind}", 0) for kind in ("infra", "oom")},
+            "tracker_errors": counters.get("tracker_errors", 0),
+        }
+
+
+def insert_job(connection: Connection, new: NewJob, job_id: str | None = None) -> Job:
+    """Queue a job within a transaction."""
+    moment = now(connection)
+    row = connection.execute(
+        insert(jobs)
+        .values(
+            id=job_id or new_id(), kind=new.kind, state="queued", attempt=0, priority=new.priority, name=new.name,
+            owner=new.owner, spec=new.spec, spec_hash=new.spec_hash, dataset=new.dataset,
+            memory_bytes=new.memory_bytes, deadline=new.deadline, created=moment, not_before=moment, infra_retries=0,
+            oom_retries=0, progress={}, metrics={}, relay={}, last_seq=1,
+        )
+        .returning(jobs)
+    ).one()  # fmt: skip
+    append(connection, row.id, 1, [NewEvent("state", {"state": "queued", "attempt": 0, "reason": "submitted"})])
+    return as_job(row)
+
+
+def as_job(row: Row[Any]) -> Job:
+    return Job(**row._mapping)
+
+
+def count_using(connection: Connection, dataset: str) -> int:
+    query = select(func.count()).where(jobs.c.dataset == dataset, jobs.c.state.in_(ACTIVE), jobs.c.kind != "import")
+    return int(connection.execute(query).scalar_one())
+
+
+def _locked(connection: Connection, job_id: str) -> Job:
+    """The job, which no other transaction changes until this one ends."""
+    row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).first()
+    if row is None:
+        raise NotFound(f"there is no job {job_id}")
+    return as_job(row)
+
+
+def _promised(connection: Connection, promise: Idempotency | None) -> Job | None:
+    """The job that an earlier request with this key made."""
+    if promise is None:
+        return None
+    kept = connection.execute(
+        select(promises).where(promises.c.owner == (promise.owner or ""), promises.c.key == promise.key)
+    ).first()
+    if kept is None:
+        return None
+    if kept.request_hash != promise.request_hash:
+        raise IdempotencyConflict("this Idempotency-Key was used for another request; use a new one")
+    return as_job(connection.execute(select(jobs).where(jobs.c.id == kept.job_id)).one())
+
+
+def _keep_promise(connection: Connection, promise: Idempotency, job: Job) -> None:
+    connection.execute(
+        insert(promises).values(
+            owner=promise.owner or "", key=promise.key, request_hash=promise.request_hash, job_id=job.id,
+            created=job.created,
+        )
+    )  # fmt: skip
+
+
+def _check_quota(connection: Connection, owner: str | None, max_active: int | None) -> None:
+    if max_active is None:
+        return
+    mine = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
+    active = connection.execute(select(func.count()).where(mine, jobs.c.state.in_(ACTIVE))).scalar_one()
+    if active >= max_active:
+        raise QuotaExceeded(f"{active} jobs have not ended, and no more than {max_active} may; wait, or cancel some")
+
+
+_IS_JSON = tuple(isinstance(column.type, Json) for column in jobs.c)  # Job has the columns' names and order
+_BY_STATE = (jobs.c.kind, jobs.c.state)
+_ENDED: dict[State, str] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}

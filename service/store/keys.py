@@ -1,0 +1,105 @@
+"""API keys: shown once when made, kept as a hash.
+
+A key is `nml_<id>_<secret>`. The secret has 256 random bits, so a plain SHA-256 is as good as a slow hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Row, insert, select, update
+
+from service.store.engine import Database, reading, writing
+from service.store.errors import NotFound, Unavailable
+from service.store.records import Key
+from service.store.tables import keys
+
+SCOPES = ("read", "submit", "admin")
+_FORM = re.compile(r"nml_([0-9a-f]{12})_([0-9a-f]{64})")
+_USE_NOTED_EVERY = 600.0  # seconds; else every request would write
+
+
+class Keys:
+    """Every method is one transaction. All raise Unavailable where the database does not answer."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def create(self, name: str, scopes: Collection[str], expires: float | None = None) -> tuple[Key, str]:
+        """A new key and its text, which is not kept.
+
+        Raises:
+            ValueError: no scope, an unknown one, or a name that is empty, too long or not printable.
+        """
+        unknown = set(scopes) - set(SCOPES)
+        if unknown or not scopes:
+            raise ValueError(f"scopes must be some of {', '.join(SCOPES)}, not {', '.join(sorted(unknown)) or 'none'}")
+        if not 1 <= len(name) <= 100 or not name.isprintable():
+            raise ValueError("a key's name has 1 to 100 printable characters")
+        identity, secret = secrets.token_hex(6), secrets.token_hex(32)
+        with writing(self._database) as connection:
+            row = connection.execute(
+                insert(keys)
+                .values(
+                    id=identity, name=name, hash=_hash(secret), scopes=sorted(scopes), created=time.time(),
+                    expires=expires, revoked=False,
+                )
+                .returning(keys)
+            ).one()  # fmt: skip
+        return _key(row), f"nml_{identity}_{secret}"
+
+    def check(self, text: str) -> Key | None:
+        """The key that this is the text of, if it may still be used."""
+        form = _FORM.fullmatch(text)
+        if form is None:
+            return None
+        with reading(self._database) as connection:
+            row = connection.execute(select(keys).where(keys.c.id == form[1])).first()
+        if row is None or not hmac.compare_digest(row.hash, _hash(form[2])):
+            return None
+        moment = time.time()
+        if row.revoked or (row.expires is not None and row.expires <= moment):
+            return None
+        if moment - (row.last_used or 0.0) > _USE_NOTED_EVERY:
+            self._note_use(row.id, moment)
+        return _key(row)
+
+    def list(self) -> list[Key]:
+        """All keys, also revoked and expired ones, oldest first."""
+        with reading(self._database) as connection:
+            return [_key(row) for row in connection.execute(select(keys).order_by(keys.c.created))]
+
+    def revoke(self, identity: str) -> Key:
+        """From now on the key is refused.
+
+        Raises:
+            NotFound: no key has that id.
+        """
+        with writing(self._database) as connection:
+            row = connection.execute(
+                update(keys).where(keys.c.id == identity).values(revoked=True).returning(keys)
+            ).first()
+        if row is None:
+            raise NotFound(f"there is no key {identity}")
+        return _key(row)
+
+    def _note_use(self, identity: str, moment: float) -> None:
+        try:
+            with writing(self._database) as connection:
+                connection.execute(update(keys).where(keys.c.id == identity).values(last_used=moment))
+        except Unavailable:
+            pass  # merely for people to read; the request must not fail for it
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _key(row: Row[Any]) -> Key:
+    return Key(row.id, row.name, frozenset(row.scopes), row.created, row.expires, row.revoked, row.last_used)

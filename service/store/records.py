@@ -1,0 +1,167 @@
+"""What the store hands out and takes: frozen records of its rows."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["train", "sweep", "import"]
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+ACTIVE: tuple[State, ...] = ("queued", "running", "cancelling")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of `jobs`. Times are seconds since 1970."""
+
+    id: str
+    kind: Kind
+    state: State
+    attempt: int  # 0 until first claimed
+    priority: int
+    name: str | None
+    owner: str | None  # id of the key that submitted it
+    spec: dict[str, Any]
+    spec_hash: str
+    dataset: str
+    memory_bytes: int | None
+    deadline: float | None
+    created: float
+    not_before: float
+    started: float | None  # of the first attempt
+    ended: float | None
+    lease_owner: str | None
+    lease_expires: float | None
+    runner: dict[str, Any] | None  # how to find the process of this attempt
+    infra_retries: int
+    oom_retries: int
+    failure_kind: str | None
+    failure_message: str | None
+    progress: dict[str, Any]
+    metrics: dict[str, Any]
+    result: dict[str, Any] | None
+    relay: dict[str, Any]  # how far the run's events have been stored
+    mlflow_run_id: str | None
+    tracker_error: str | None
+    last_seq: int
+    cancel_requested: float | None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What a client asks for."""
+
+    kind: Kind
+    spec: dict[str, Any]
+    spec_hash: str
+    dataset: str
+    owner: str | None = None
+    name: str | None = None
+    priority: int = 0
+    deadline: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Idempotency:
+    """The client's promise that requests with this key are one request."""
+
+    owner: str | None
+    key: str
+    request_hash: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to change a running job: gone as soon as another dispatcher has it, or another attempt began."""
+
+    job_id: str
+    attempt: int
+    owner: str
+
+    @classmethod
+    def on(cls, job: Job) -> Claim:
+        """The claim by which `job` is held."""
+        assert job.lease_owner is not None
+        return cls(job.id, job.attempt, job.lease_owner)
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """Something that happened to a job; numbered when stored."""
+
+    type: str
+    data: dict[str, Any] = field(default_factory=dict)
+    epoch: int | None = None
+    time: float | None = None  # none: now
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of `events`; `seq` counts 1, 2, 3, … within a job."""
+
+    job_id: str
+    seq: int
+    time: float
+    type: str
+    epoch: int | None
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A row of `datasets`: one immutable version of an uploaded graph."""
+
+    ref: str  # <name>.<version>
+    name: str
+    version: str
+    state: Literal["checking", "ready", "failed"]
+    job_id: str
+    owner: str | None
+    created: float
+    options: dict[str, Any]
+    about: dict[str, Any] | None  # counts, once ready
+    bytes: int
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Key:
+    """An API key, without its secret."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+    created: float
+    expires: float | None
+    revoked: bool
+    last_used: float | None
+
+    def allows(self, scope: str) -> bool:
+        """admin may do all, submit may also read."""
+        return "admin" in self.scopes or scope in self.scopes or (scope == "read" and "submit" in self.scopes)
+
+
+@dataclass(frozen=True)
+class DispatcherRecord:
+    """A dispatcher that was alive when last seen."""
+
+    id: str
+    host: str
+    pid: int
+    seen: float
+    info: dict[str, Any]
+
+
+def new_id() -> str:
+    """26 characters that sort by time: 48 bits of milliseconds, 80 random ones (a ULID in lower case)."""
+    number = (int(time.time() * 1_000) << 80) | secrets.randbits(80)
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
