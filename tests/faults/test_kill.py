@@ -1,0 +1,122 @@
+"""kill -9 of API, dispatcher, keeper and trainer at random moments: nothing is lost, nothing happens twice."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from service.client import Client
+from service.store import open_store
+from tests import postgres
+from tests.faults.histories import all_events, check_history, curve, mlflow_runs, small_spec, uninterrupted
+from tests.faults.services import Service, kill, wait_for
+
+JOBS, KILLS, SEEDS = 30, 45, 3
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, float]]]:
+    """Curves of uninterrupted runs, by seed."""
+    place = tmp_path_factory.mktemp("reference")
+    return {seed: uninterrupted(small_spec(seed), place / str(seed)) for seed in range(SEEDS)}
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.skipif(postgres.MISSING, reason=postgres.MISSING_REASON)),
+    ],
+)
+def test_jobs_survive_kills_at_random_moments(database, tmp_path, reference):
+    if database == "sqlite":
+        survive(tmp_path / "home", None, reference)
+    else:
+        with postgres.running() as server:
+            survive(tmp_path / "home", server.new_database(f"t{secrets.token_hex(4)}"), reference)
+
+
+def survive(home: Path, database_url: str | None, reference: dict[int, list[dict[str, float]]]) -> None:
+    service = Service(home, database_url=database_url, concurrency=3, infra_retries=100)
+    service.start()
+    try:
+        service.wait_until_ready()
+        ids: dict[str, int] = {}
+        submitting = threading.Thread(target=submit, args=[service.client(), ids])
+        submitting.start()  # while the API is being killed
+        killed = rampage(service, random.Random(f"{database_url is None}"), lambda: all_ended(service, ids))
+        submitting.join(300)
+        assert len(ids) == JOBS
+        with service.client() as client:
+            wait_for(lambda: all_ended(service, ids), 600, lambda: f"{states(client, ids)} {service.last_words()}")
+            assert states(client, ids) == Counter(succeeded=JOBS)
+            assert len(list(client.jobs())) == JOBS  # the submissions that broke off were not made twice
+        assert min(killed[victim] for victim in ("api", "dispatcher", "trainer")) >= 3, killed
+        check(service, ids, reference)
+    finally:
+        service.end()
+
+
+def submit(client: Client, ids: dict[str, int]) -> None:
+    with client:
+        for number in range(JOBS):
+            ids[client.submit(small_spec(number % SEEDS), name=f"job {number}").id] = number % SEEDS
+            time.sleep(0.3)
+
+
+def rampage(service: Service, dice: random.Random, finished) -> Counter[str]:
+    """Kill something every second or so; `nml serve` starts its own parts again, and is itself started again."""
+    killed: Counter[str] = Counter()
+    while sum(killed.values()) < KILLS and not finished():
+        time.sleep(dice.uniform(0.3, 2.0))
+        victim = dice.choices(["trainer", "dispatcher", "api", "keeper", "all"], [10, 6, 5, 2, 1])[0]
+        match victim:
+            case "trainer":
+                targets = service.trainers()
+            case "keeper":
+                targets = service.keepers()
+            case "dispatcher":
+                targets = service.parts("service.dispatch")
+            case "api":
+                targets = service.parts("service.serve_api")
+            case _:
+                service.kill()
+                service.start()
+                killed["all"] += 1
+                continue
+        if targets and kill(dice.choice(targets)):
+            killed[victim] += 1
+    return killed
+
+
+def all_ended(service: Service, ids: dict[str, int]) -> bool:
+    with service.client() as client:
+        return len(ids) == JOBS and states(client, ids).keys() <= {"succeeded", "failed", "cancelled"}
+
+
+def states(client: Client, ids: dict[str, int]) -> Counter[str]:
+    return Counter(client.job(job_id).state for job_id in ids)
+
+
+def check(service: Service, ids: dict[str, int], reference: dict[int, list[dict[str, float]]]) -> None:
+    store = open_store(service.settings)
+    try:
+        for job_id, seed in ids.items():
+            events = all_events(store, job_id)
+            check_history(events, "succeeded")
+            assert curve(events) == reference[seed], job_id
+        retries = sum(store.jobs.get(job_id).infra_retries for job_id in ids)
+    finally:
+        store.close()
+    assert retries >= 3  # else the kills hit nothing that mattered
+    runs = mlflow_runs(service.settings.tracking_uri, "faults")
+    assert len(runs) == JOBS
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert not service.trainers()
