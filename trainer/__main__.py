@@ -1,7 +1,7 @@
-"""`python -m trainer SPEC --out DIR [--resume] [--memory-limit 4GB]`: train one spec with no terminal.
+"""`python -m trainer SPEC --out DIR [--resume] [--memory-limit 4GB] [--shrunk 1]`: train one spec with no terminal.
 
 So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
-failure (trainer.errors).
+failure (trainer.errors), and trainer.outcome the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer.config import parse_spec
 from trainer.documents import read_document
-from trainer.errors import TrainerError
+from trainer.outcome import conclude
 from trainer.planning.memory import parse_size
 from trainer.threads import wait_politely
 
@@ -25,20 +25,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="run directory")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, or start it")
     parser.add_argument("--memory-limit", help="memory to plan with, e.g. 4GB; default: most of what there is")
+    parser.add_argument(
+        "--shrunk", type=int, default=0, metavar="K", choices=range(100),
+        help="how often memory has run out so far, as seen from outside: the plan is made smaller once for each",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     wait_politely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    tracker = None
     try:
         spec = parse_spec(read_document(options.spec))
         limit = None if options.memory_limit is None else parse_size(options.memory_limit)
         from trainer.loop import fit  # after validation: a bad spec should not cost the seconds torch takes to load
         from trainer.tracking import Tracker
 
-        callbacks = [Tracker()] if spec.run.track else []
-        fit(spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit)
-    except TrainerError as error:
-        logging.getLogger("trainer").error("%s: %s", error.kind, error)
-        return error.exit_code
+        tracker = Tracker() if spec.run.track else None
+        callbacks = [] if tracker is None else [tracker]
+        fit(
+            spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit, shrunk=options.shrunk
+        )  # fmt: skip
+    except Exception as error:
+        return conclude(error, logging.getLogger("trainer"))
+    finally:
+        if tracker is not None:
+            tracker.note_error()
     return 0
 
 

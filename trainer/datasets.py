@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from trainer.graph import Graph
 
 
+DIGITS = (1_797, 24_678, 64, 10)  # nodes, edges, features, classes
+
+
 @dataclass(frozen=True)
 class DatasetInfo:
     """A line of `nml datasets`; counts are none where the user decides them. Edges count both directions."""
@@ -56,16 +59,20 @@ def load(spec: DataSpec, *, home: Path | None = None) -> Graph:
 def catalog(*, home: Path | None = None) -> list[DatasetInfo]:
     """All that `load` knows, built-in sets first, imported graphs under their own names last."""
     home = home or nml_home()
+    return known_everywhere(home) + [imported_info(name, home) for name in imported_names(home)]
+
+
+def known_everywhere(home: Path) -> list[DatasetInfo]:
+    """What every installation can be asked for: built-in and public sets, the generator, files."""
     shipped = [
-        DatasetInfo("digits", "builtin", 1_797, 24_678, 64, 10, True),
+        DatasetInfo("digits", "builtin", *DIGITS, True),
         DatasetInfo("synthetic", "generator", None, None, None, None, True),
         DatasetInfo("files", "files", None, None, None, None, True),
     ]
-    known = [
+    return shipped + [
         DatasetInfo(name, "public", s.nodes, s.edges, s.features, s.classes, public.is_offline(name, home))
         for name, s in public.SETS.items()
     ]
-    return shipped + known + [_imported_info(name, home) for name in imported_names(home)]
 
 
 def imported_directory(name: str, home: Path) -> Path:
@@ -120,7 +127,7 @@ def _imported(spec: DataSpec, home: Path) -> Graph:
     return Graph.open(find_imported(spec.imported, home), mmap=True)
 
 
-def _imported_info(name: str, home: Path) -> DatasetInfo:
+def imported_info(name: str, home: Path) -> DatasetInfo:
     """From the manifest alone. Without counts, and not ready, where that is damaged or of another version."""
     try:
         manifest = json.loads((imported_directory(name, home) / "manifest.json").read_text(encoding="utf-8"))

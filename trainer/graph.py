@@ -6,8 +6,7 @@ As `edge_index` (PyG's convention) that is rows [source, target], sorted by targ
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from torch import Tensor
 
 from trainer.data.edges import compress
 from trainer.data.features import as_features
-from trainer.data.mapped import Maps, pieces
+from trainer.data.mapped import Maps
+from trainer.data.seal import fingerprint
 from trainer.errors import InvalidInput
 
 SPLITS = ("train", "val", "test")
-_TEXT_ID_BYTES = 200  # about what an id costs as a Python string beside its place in the array
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,30 +156,9 @@ class Graph:
         """
         if self._stored_fingerprint is not None:
             return self._stored_fingerprint
-        digest = hashlib.sha256()
-        for part, array in self._trained_on():
-            digest.update(f"{part} {array.dtype.str if array.dtype.kind != 'U' else 'text'} {array.shape};".encode())
-            text = array.dtype.kind == "U"
-            for piece in pieces(array, row_bytes=_TEXT_ID_BYTES + array.itemsize if text else None):
-                if text:  # not the raw bytes: their width depends on the longest id
-                    digest.update("".join(f"{len(i)}:{i}" for i in piece.tolist()).encode())
-                else:
-                    digest.update(piece.reshape(-1).view(np.uint8).data)
-                self.release()
-        return digest.hexdigest()
+        from trainer.data import store
 
-    def _trained_on(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        yield "indptr", self.indptr.numpy()
-        yield "indices", self.indices.numpy()
-        if self.weight is not None:
-            yield "weight", self.weight.numpy()
-        if self.x.layout == torch.sparse_csr:
-            yield "x.indptr", self.x.crow_indices().numpy()
-            yield "x.indices", self.x.col_indices().numpy()
-            yield f"x[{self.num_features}]", self.x.values().numpy()
-        else:
-            yield "x", self.x.numpy()
-        yield "ids", self.ids
+        return fingerprint(store.arrays_of(self), self.num_features, release=self.release)
 
 
 def _edge_array(edge_index: Any) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from trainer.graph import Graph
 from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
 from trainer.planning.memory import usable_memory
-from trainer.planning.plan import make_plan, restore_plan, smaller
+from trainer.planning.plan import make_plan, restore_plan, shrink, smaller
 from trainer.planning.shape import shape_of
 from trainer.run.directory import RunDirectory
 from trainer.training.attempt import Training
@@ -44,6 +44,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     graph: Graph | None = None,
     memory_limit: int | None = None,
+    shrunk: int = 0,
 ) -> Result:
     """Train `spec`, leave everything in `run_dir`, and return its metrics and paths.
 
@@ -52,6 +53,8 @@ def fit(
             last checkpoint, which changes nothing.
         graph: use this graph instead of loading `spec.data`; the caller vouches that they are the same.
         memory_limit: bytes to plan with; None: most of the machine's or container's.
+        shrunk: how often memory has run out in a way that the run itself could not survive (the kernel killed it); the
+            first plan is made smaller so many times, whatever happened in between.
 
     Raises:
         TrainerError: of the kind that says what to do (trainer.errors).
@@ -61,7 +64,7 @@ def fit(
         with _log_to(run.path / "log.txt"):
             try:
                 with translated_failures(), StopRequest() as stop:
-                    _fit(run, spec, graph, memory_limit or usable_memory(), callbacks, stop)
+                    _fit(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
                 result = _result(run)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
@@ -88,8 +91,8 @@ def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
 
 
 def _fit(
-    run: RunDirectory, spec: TrainSpec, graph: Graph | None, limit: int, callbacks: Sequence[Callback],
-    stop: StopRequest,
+    run: RunDirectory, spec: TrainSpec, graph: Graph | None, limit: int, shrunk: int,
+    callbacks: Sequence[Callback], stop: StopRequest,
 ) -> None:  # fmt: skip
     """Plan, train, and go on with smaller plans for as long as memory runs out."""
     alone = spec.run.workers == 1
@@ -102,6 +105,7 @@ def _fit(
         log.info("%s: %s", graph.name, note)
     shape = shape_of(graph)
     plan = make_plan(spec, shape, limit) if run.plan is None else restore_plan(spec, run.plan, shape)
+    plan = shrink(plan, shape, shrunk)
     while True:
         run.write_plan(plan.document())
         log.info("plan: %s; %s", plan.reason, plan.spec.sampling.model_dump_json())

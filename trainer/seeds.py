@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:  # imports of tables hash with numpy alone
+    import torch
+    from torch import Tensor
 
 BITS = 53  # of a hashed draw: as many as a float64 holds
 
 
 def generator(seed: int, purpose: str, *counters: int, device: torch.device | str = "cpu") -> torch.Generator:
     """The stream for one purpose, such as `generator(seed, "views", epoch)`."""
+    import torch
+
     words = _words(seed, purpose, counters)
     return torch.Generator(device).manual_seed(int(words[0]) << 32 >> 1 | int(words[1]))
 

@@ -13,13 +13,14 @@ import atexit
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.callbacks import Callback, Result, RunInfo
 from trainer.errors import Cancelled
 from trainer.home import nml_home
-from trainer.tracking_run import About
+from trainer.tracking_run import About, note_error
 from trainer.tracking_thread import BackgroundRun, describe, without_password
 
 _EXIT_TIMEOUT = 5.0  # seconds the interpreter waits for a run that never said how it ended
@@ -61,11 +62,13 @@ class Tracker(BackgroundRun, Callback):
         home = (home or nml_home()).expanduser().resolve()
         super().__init__(uri=uri or tracking_uri(home), home=home, capacity=capacity)
         self._finish_timeout = finish_timeout
+        self._directory: Path | None = None  # of the run, once it has started
 
     def on_start(self, run: RunInfo) -> None:
         """Begin; the interpreter, should it exit before the run said how it ended, waits a little."""
         if self._thread is None:
             atexit.register(self._at_exit)
+        self._directory = run.directory
         self.begin(_about(run))
 
     def on_epoch(self, event: Mapping[str, Any]) -> None:
@@ -87,6 +90,12 @@ class Tracker(BackgroundRun, Callback):
         """Wait at most `timeout` seconds for what is still to be sent, then switch tracking off."""
         super().join(timeout)
         atexit.unregister(self._at_exit)
+
+    def note_error(self) -> None:
+        """Once the run is over, keep in its tracking.json why points are missing, if any are. Never raises."""
+        if self._directory is not None:
+            with suppress(OSError):
+                note_error(self._directory, self.summary()["error"])
 
     def _at_exit(self) -> None:
         # A daemon thread that is importing or writing while the interpreter is taken down can abort the process.

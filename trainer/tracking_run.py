@@ -63,6 +63,33 @@ def ended_as(directory: Path) -> str | None:
     return _read_note(directory).get("status")
 
 
+def note_error(directory: Path, error: str | None) -> None:
+    """Keep in <directory>/tracking.json why the tracker does not know all; none: it does. Raises OSError."""
+    path = directory / _NOTE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        document = None
+    document = document if isinstance(document, dict) else {}
+    if document.get("error") == error:
+        return
+    document.pop("error", None)
+    _write_document(path, document if error is None else document | {"error": error})
+
+
+def close_run(directory: Path, status: str, *, uri: str, home: Path, reason: str) -> bool:
+    """Close the run of a directory whose trainer cannot do it any more; whether there was one to close.
+
+    Waits for the tracker and raises whatever MLflow raises. A run that was closed for good stays as it is, and none is
+    created.
+    """
+    note = _read_note(directory)
+    if "key" not in note or "status" in note:
+        return False
+    run = TrackedRun(About(directory, _experiment_of(directory), "", {}, {}), uri=uri, home=home)
+    return run.close_from_outside(note, status, {"error": reason})
+
+
 class TrackedRun:
     """The MLflow run that belongs to one directory; its id survives restarts in <directory>/tracking.json."""
 
@@ -115,6 +142,19 @@ class TrackedRun:
         self._client.set_terminated(self.run_id, status)
         if final:
             self._write_note(_read_note(self._about.directory) | {"status": status})
+
+    def close_from_outside(self, note: Mapping[str, str], status: str, tags: Mapping[str, str]) -> bool:
+        """Close the run that the note speaks of; whether MLflow knows it."""
+        self._client = self._connect()
+        if "run_id" not in note and self._client.get_experiment_by_name(self._about.experiment) is None:
+            return False
+        run = self._find(note)
+        if run is None:
+            return False
+        self.run_id = run.info.run_id
+        self._write_note({**note, "run_id": run.info.run_id})
+        self.end(status, tags, final=True)
+        return True
 
     def _connect(self) -> Any:
         from mlflow import MlflowClient
@@ -182,11 +222,14 @@ class TrackedRun:
     def _write_note(self, note: Mapping[str, str]) -> None:
         kind = urlsplit(self._uri).scheme or "file"  # the kind only: an address may hold a password
         document = {"uri_kind": kind, "experiment": self._about.experiment, **note}
-        path = self._about.directory / _NOTE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{_NOTE}.{os.getpid()}.part")
-        part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        _write_document(self._about.directory / _NOTE, document)
+
+
+def _write_document(path: Path, document: Mapping[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{_NOTE}.{os.getpid()}.part")
+    part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    os.replace(part, path)
 
 
 def _read_note(directory: Path) -> dict[str, str]:
@@ -196,6 +239,12 @@ def _read_note(directory: Path) -> dict[str, str]:
         return {}  # none, or not ours: a new run is better than none
     known = {key: note.get(key) for key in ("key", "run_id", "status")} if isinstance(note, dict) else {}
     return {key: value for key, value in known.items() if isinstance(value, str) and re.fullmatch(r"[\w-]+", value)}
+
+
+def _experiment_of(directory: Path) -> str:
+    """The experiment that a directory's note names; it has one, or it is not ours."""
+    note = json.loads((directory / _NOTE).read_text(encoding="utf-8"))
+    return str(note.get("experiment", ""))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

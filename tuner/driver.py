@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +22,7 @@ from trainer.errors import Cancelled, Infrastructure, InvalidInput
 from trainer.parallel.child import clear_rooms, main
 from trainer.parallel.cluster import connected
 from trainer.planning.shape import shape_of
+from trainer.tracking_run import note_error
 from tuner.config import default_starts, parse_sweep, sweep_hash
 from tuner.data import prepare
 from tuner.figures import draw_all
@@ -212,6 +214,8 @@ def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending, t
         files = [sweep / name for name in ("spec.json", "best.json", "results.csv", "results.json")]
         files += sorted((sweep / "figures").glob("*"))
         tracker.end([file for file in files if file.exists()], TRACKER_SECONDS)
+        with suppress(OSError):
+            note_error(sweep, tracker.summary()["error"])
     finished = sum(record.is_final for record in trials.values())
     done = f"{finished} of {spec.trials} trials done; the same command goes on"
     if trouble is not None and interrupted:

@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from service.cli import datasets, demo, estimate, inspect, sweep, train
+from service.cli import datasets, demo, estimate, inspect, jobs, keys, serve, submit, sweep, train, watch
 from trainer.errors import TrainerError
 from trainer.threads import wait_politely
 
@@ -24,6 +24,13 @@ app.command("estimate")(estimate.estimate)
 app.command("evaluate")(inspect.evaluate)
 app.add_typer(datasets.app, name="datasets")
 app.command("presets")(inspect.presets)
+app.command("serve")(serve.serve)
+app.add_typer(keys.app, name="keys")
+app.command("submit")(submit.submit)
+app.command("jobs")(jobs.jobs)
+app.command("watch")(watch.watch)
+app.command("cancel")(jobs.cancel)
+app.command("logs")(jobs.logs)
 app.command("demo")(demo.demo)
 
 

@@ -14,12 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from service.cli.push import push
 from service.cli.report import result_console
 from trainer.config import DataSpec, parse_spec
 from trainer.documents import apply_overrides
 from trainer.errors import InvalidInput
 
-app = typer.Typer(help="List the graphs that can be named; import your own; check imported ones.")
+app = typer.Typer(
+    help="List the graphs that can be named; import your own; check imported ones; send one to the service."
+)
+app.command("push")(push)
 MEMORY_MB = 256  # for buffers; more makes sorting billions of edges quicker, nothing else
 
 
@@ -67,7 +71,7 @@ def import_(
     """
     spec = assemble(nodes, edges, npz, dataset, list(overrides or []))
     from trainer.data.importing.graph import import_graph
-    from trainer.data.store import read_manifest
+    from trainer.data.manifest import read_manifest
 
     with _progress() as progress:
         place = import_graph(spec, name, replace=replace, memory=memory << 20, progress=progress)

@@ -1,54 +1,91 @@
-"""`nml demo`: train on the built-in graph and look at what came out."""
+"""`nml demo`: the whole service in a temporary home: start it, submit a job, watch it, fetch what came out, stop it."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import typer
 from rich.table import Table
 
+from service.cli.connect import say
+from service.cli.demo_service import running_service
 from service.cli.report import result_console
-from service.cli.train import assemble, run_training
+from service.cli.watch import INTERRUPTED, show_events
+from trainer.errors import TrainerError
 
-EPOCHS = 40  # enough for clear neighbours; `nml train` takes 100
+if TYPE_CHECKING:
+    import numpy as np
+
+EPOCHS = 40  # enough for clear neighbours; `nml submit` takes 100
+NODES = ("7", "42", "1000", "1500")
 
 
 def demo() -> None:
-    """Train on handwritten digits in a temporary directory, then print nearest neighbours of a few nodes."""
+    """Start the service in a temporary directory, train on handwritten digits through it, and look at what came out."""
+    with tempfile.TemporaryDirectory(prefix="nml-demo-") as place:
+        home = Path(place)
+        log = home / "service.log"
+        try:
+            with running_service(home, log) as url:
+                _show(url)
+        except (TrainerError, OSError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt):
+                say("Interrupted; the service is stopped.")
+                raise typer.Exit(INTERRUPTED) from None
+            _print_tail(log)
+            raise
+    result_console().print("\nThe service is stopped and its directory removed; `nml serve` starts one that stays.")
+
+
+def _show(url: str) -> None:
+    """What a person would do: submit, watch, look."""
+    from service.cli.job_report import print_metrics
+    from service.client import Client
+
     console = result_console()
-    with tempfile.TemporaryDirectory(prefix="nml-demo-") as home:
-        os.environ["NML_HOME"] = home
-        run = Path(home) / "run"
-        console.print("Training on digits: 1,797 images of handwritten digits, linked to their nearest neighbours.")
-        run_training(assemble(None, "digits", None, [f"optimiser.epochs={EPOCHS}"]), run, resume=False, as_json=False)
-        console.print("\nNearest neighbours by cosine of the learned embeddings:")
-        console.print(_neighbours(run, ["7", "42", "1000", "1500"]))
-        console.print("\nThe temporary run is removed now; `nml train --out DIR` keeps one.")
+    console.print(f"The service answers at {url} (its documentation: {url}/docs).")
+    console.print("Training on digits: 1,797 images of handwritten digits, linked to their nearest neighbours.")
+    with Client(url, key="") as client:
+        job = client.submit({"data": {"name": "digits"}, "optimiser": {"epochs": EPOCHS}}, name="demo")
+        show_events(client, job, as_json=False)
+        job = client.wait(job)
+        print_metrics(job)
+        console.print(f"Job {job.id} is MLflow run {job.mlflow_run_id}.")
+        vectors, ids = client.embeddings(job)
+    console.print("\nNearest neighbours by cosine of the learned embeddings:")
+    console.print(_neighbours(vectors, ids))
 
 
-def _neighbours(run: Path, nodes: list[str], k: int = 8) -> Table:
-    """A table of the k nearest nodes of each given node id, with the digit each of them shows."""
+def _neighbours(vectors: np.ndarray, ids: np.ndarray, k: int = 8) -> Table:
+    """A table of the k nearest nodes of each of NODES, with the digit each of them shows."""
     import numpy as np
+    from sklearn.datasets import load_digits
 
-    from trainer.config import DataSpec
-    from trainer.datasets import load
-    from trainer.run.export import read_embeddings
-
-    vectors, ids = read_embeddings(run / "embeddings")
+    digits = load_digits().target  # node i shows digit i of scikit-learn's
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    graph = load(DataSpec(name="digits"))
-    assert graph.y is not None
     row_of = {str(node): row for row, node in enumerate(ids)}
     table = Table(
         "node", "digit", f"its {k} nearest nodes (digit), cosine of the last", "first 4 of its vector", box=None
     )
-    for node in nodes:
+    for node in NODES:
         row = row_of[node]
         similarity = unit @ unit[row]
         similarity[row] = -np.inf
         nearest = np.argsort(-similarity)[:k]
-        found = ", ".join(f"{ids[other]} ({int(graph.y[other])})" for other in nearest)
+        found = ", ".join(f"{ids[other]} ({digits[int(ids[other])]})" for other in nearest)
         start = " ".join(f"{value:+.2f}" for value in vectors[row, :4])
-        table.add_row(node, str(int(graph.y[row])), f"{found}, {similarity[nearest[-1]]:.3f}", start)
+        table.add_row(node, str(digits[int(node)]), f"{found}, {similarity[nearest[-1]]:.3f}", start)
     return table
+
+
+def _print_tail(log: Path, lines: int = 30) -> None:
+    """The end of what the service wrote, before its directory is removed."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if text.strip():
+        say("The service wrote, at the end:")
+        say("\n".join(text.splitlines()[-lines:]))

@@ -34,9 +34,11 @@ class ProgressBar(Callback):
         return cls(console) if console.is_terminal else None
 
     def on_start(self, run: RunInfo) -> None:
-        self._progress.update(
-            self._task, description=run.spec.data.name, total=run.spec.optimiser.epochs, completed=run.first_epoch - 1
-        )
+        self.begin(run.spec.data.name, run.spec.optimiser.epochs, run.first_epoch - 1)
+
+    def begin(self, name: str, epochs: int | None, done: int) -> None:
+        """Show the bar, `done` of `epochs` epochs filled."""
+        self._progress.update(self._task, description=name, total=epochs, completed=done)
         self._progress.start()
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
@@ -52,9 +54,13 @@ class ProgressBar(Callback):
         self._progress.update(self._task, description=f"export {100 * done // total} %")
 
     def on_end(self, result: Result) -> None:
-        self._progress.stop()
+        self.stop()
 
     def on_failure(self, error: BaseException) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the bar as it is."""
         self._progress.stop()
 
 
@@ -67,10 +73,13 @@ class PlainLines(Callback):
         self._last = 0.0
 
     def on_start(self, run: RunInfo) -> None:
-        self._epochs = run.spec.optimiser.epochs
-        self._console.print(
-            f"{run.spec.data.name}: {run.num_nodes} nodes, {run.num_edges} edges, spec {run.spec_hash[:12]}"
-        )
+        about = f"{run.num_nodes} nodes, {run.num_edges} edges, spec {run.spec_hash[:12]}"
+        self.begin(f"{run.spec.data.name}: {about}", run.spec.optimiser.epochs, run.first_epoch - 1)
+
+    def begin(self, name: str, epochs: int | None, done: int) -> None:
+        """Say what is to come."""
+        self._epochs = epochs or 0
+        self._console.print(name, markup=False)
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float) -> None:
         self._now_and_then(f"epoch {epoch}/{self._epochs}  step {step}/{steps}  loss {loss:.4f}")
@@ -84,6 +93,9 @@ class PlainLines(Callback):
 
     def on_export(self, done: int, total: int) -> None:
         self._now_and_then(f"export {100 * done // total} %")
+
+    def stop(self) -> None:
+        """There is nothing to clear away."""
 
     def _now_and_then(self, line: str, *, always: bool = False) -> None:
         now = time.monotonic()

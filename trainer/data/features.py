@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.data.sparsity import SPARSE_BELOW
 from trainer.errors import InvalidInput
-
-SPARSE_BELOW = 0.25
 
 
 def as_features(x: Any) -> Tensor:

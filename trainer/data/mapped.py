@@ -9,12 +9,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:  # tables are imported, and refused, without the seconds that loading torch takes
+    from torch import Tensor
 
 PIECE_BYTES = 8 << 20  # large enough for full speed, small beside everything else
 _WINDOW = 1 << 21  # a read fault maps this much around the address, where the system caches files in huge pages
@@ -62,6 +63,8 @@ def take(array: Tensor, at: Tensor, release: Callable[[], None], touch: int, out
 
     Scattered rows map far more than they hold (a window each), so pages go back while gathering, not after.
     """
+    import torch
+
     taken = array.new_empty(len(at), *array.shape[1:]) if out is None else out
     row_bytes = array.element_size() * array.shape[1:].numel()
     window = ((at + 1) * row_bytes - 1).div_(_WINDOW, rounding_mode="floor")  # where each row ends

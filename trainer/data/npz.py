@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from trainer.config import FilesSpec
 from trainer.data.labels import encode_labels
 from trainer.errors import InvalidInput
-from trainer.graph import SPLITS, Graph
+
+if TYPE_CHECKING:
+    from trainer.graph import Graph
 
 MAX_BYTES = 64 << 30  # unpacked; and never more than the machine's memory. A larger graph does not fit one npz anyway
 Arrays = Mapping[str, NDArray[Any]]
@@ -52,6 +54,8 @@ def _graph(arrays: Arrays, name: str, *, directed: bool) -> Graph:
         raise InvalidInput(f"adj_shape says {num_nodes} nodes, the features have {x.shape[0]} rows. They must agree.")
     given = arrays["y"] if "y" in arrays else arrays.get("labels")
     y, classes = (None, None) if given is None else encode_labels(_vector(given, "y or labels", x.shape[0]))
+    from trainer.graph import Graph  # loads torch: not for a file that is known to be wrong
+
     return Graph.from_edges(
         edge_index,
         x,
@@ -132,6 +136,8 @@ def _vector(array: NDArray[Any], what: str, length: int) -> NDArray[Any]:
 
 
 def _split(arrays: Arrays, num_nodes: int) -> dict[str, NDArray[Any]] | None:
+    from trainer.graph import SPLITS
+
     given = {part: arrays[part] for part in SPLITS if part in arrays}
     if not given:
         return None
@@ -152,7 +158,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             for info in members:
                 _check_header(path, archive, info)
         with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+            return {name: file[name] for name in (info.filename.removesuffix(".npy") for info in members)}
     except zipfile.BadZipFile as error:
         raise InvalidInput(f"{path}: not an npz file, or cut short ({error}). Write it with numpy.savez.") from error
     except (OSError, ValueError, EOFError, NotImplementedError, zlib.error) as error:

@@ -16,6 +16,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,11 +111,15 @@ def is_offline(name: str, home: Path) -> bool:
 
 def cache_path(name: str, home: Path) -> Path:
     """Keyed by PyG's version, because how a set is processed changes between versions."""
+    return home / "cache" / f"{name}-pyg{_reader()}"
+
+
+@cache
+def _reader() -> str:
     try:
-        reader = version("torch_geometric")
+        return version("torch_geometric")
     except PackageNotFoundError:  # a process that only lists the sets
-        reader = "-absent"
-    return home / "cache" / f"{name}-pyg{reader}"
+        return "-absent"
 
 
 def find_raw(known: PublicSet, home: Path) -> Path | None:

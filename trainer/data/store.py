@@ -6,9 +6,7 @@ of every file and the graph's fingerprint, so that neither has to be worked out 
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,59 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.features import csr
+from trainer.data.manifest import not_a_graph, read_manifest
 from trainer.data.mapped import Maps
 from trainer.data.npy import write_npy
+from trainer.data.seal import Progress, checksums_of, fingerprint, seal, tell
 from trainer.data.whole_directory import whole_directory
 from trainer.errors import InvalidInput
 from trainer.graph import SPLITS, Graph
-from trainer.run.atomic import sha256
 
-FORMAT = 2
-Progress = Callable[[str, float], None]  # what is being done, and how much of it is, from 0 to 1
 Arrays = dict[str, NDArray[Any]]
 
 
 def save(graph: Graph, directory: Path, *, replace: bool = False) -> None:
     """Write beside the place and rename, so that a reader never meets half a graph. See `Graph.save`."""
     with whole_directory(directory, replace=replace) as partial:
-        for key, array in _arrays(graph).items():
+        for key, array in arrays_of(graph).items():
             write_npy(partial / f"{key}.npy", array, release=graph.release)
         seal(partial, name=graph.name, num_features=graph.num_features, classes=graph.classes, notes=graph.notes)
-
-
-def seal(
-    directory: Path,
-    *,
-    name: str,
-    num_features: int,
-    classes: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> None:
-    """Write the manifest of a directory whose .npy files are complete: reads each of them twice, in pieces."""
-    paths = sorted(directory.glob("*.npy"))
-    arrays: Arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in paths}
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "name": name,
-        "num_nodes": len(arrays["indptr"]) - 1,
-        "num_edges": len(arrays["indices"]),
-        "num_features": num_features,
-        "classes": list(classes),
-        "notes": list(notes),
-    }
-    _tell(progress, "fingerprint", 0)
-    manifest["fingerprint"] = _graph(manifest, arrays).fingerprint()
-    checksums = _checksums(paths, progress)
-    manifest["arrays"] = {
-        path.stem: {
-            "dtype": arrays[path.stem].dtype.str,
-            "shape": arrays[path.stem].shape,
-            "sha256": checksums[path],
-        }
-        for path in paths
-    }
-    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def load(directory: Path, *, mmap: bool) -> Graph:
@@ -84,7 +46,7 @@ def load(directory: Path, *, mmap: bool) -> Graph:
         object.__setattr__(graph, "_stored_fingerprint", manifest["fingerprint"])  # see the field
         return graph
     except (KeyError, TypeError) as error:
-        raise _not_a_graph(directory, error) from error
+        raise not_a_graph(directory, error) from error
 
 
 def verify(directory: Path, *, progress: Progress | None = None) -> None:
@@ -95,44 +57,18 @@ def verify(directory: Path, *, progress: Progress | None = None) -> None:
     """
     manifest, arrays = _read_all(directory, mmap=True)
     paths = {key: directory / f"{key}.npy" for key in arrays}
-    found = _checksums(list(paths.values()), progress)
+    found = checksums_of(list(paths.values()), progress)
     for key, path in paths.items():
         if found[path] != manifest["arrays"][key].get("sha256"):
             raise InvalidInput(f"{path}: damaged, its contents are not what was written. Import or save it anew.")
-    _tell(progress, "fingerprint", 0)
-    if _graph(manifest, arrays).fingerprint() != manifest.get("fingerprint"):
+    tell(progress, "fingerprint", 0)
+    release = Maps(tuple(arrays.values())).release
+    if fingerprint(arrays, manifest["num_features"], release=release) != manifest.get("fingerprint"):
         raise InvalidInput(f"{directory / 'manifest.json'}: damaged, not this graph's fingerprint. Save it anew.")
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """What the manifest says.
-
-    Raises:
-        InvalidInput: there is none, it is damaged, or another version wrote it.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            raise InvalidInput(
-                f"{directory}: graph format {manifest['format']}, this version reads {FORMAT}. Import or save it anew."
-            )
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _not_a_graph(directory, error) from error
-    return manifest
-
-
-def _checksums(paths: list[Path], progress: Progress | None) -> dict[Path, str]:
-    """SHA-256 of each file; its size in bytes is what progress counts."""
-    sizes = [path.stat().st_size for path in paths]
-    result, done = {}, 0
-    for path, size in zip(paths, sizes, strict=True):
-        _tell(progress, f"checksum of {path.name}", done / sum(sizes))
-        result[path] = sha256(path)
-        done += size
-    return result
-
-
-def _arrays(graph: Graph) -> Arrays:
+def arrays_of(graph: Graph) -> Arrays:
+    """A graph's arrays, shared and not copied, under the names of their files."""
     arrays: Arrays = {"indptr": graph.indptr.numpy(), "indices": graph.indices.numpy(), "ids": graph.ids}
     if graph.x.layout == torch.sparse_csr:
         arrays["x_indptr"] = graph.x.crow_indices().numpy()
@@ -179,7 +115,7 @@ def _read_all(directory: Path, mmap: bool) -> tuple[dict[str, Any], Arrays]:
         arrays = {key: _read(directory / f"{key}.npy", form, mmap) for key, form in manifest["arrays"].items()}
         _check(directory, manifest, arrays)
     except (OSError, KeyError, TypeError, AttributeError) as error:
-        raise _not_a_graph(directory, error) from error
+        raise not_a_graph(directory, error) from error
     return manifest, arrays
 
 
@@ -236,12 +172,3 @@ def _tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
-
-
-def _tell(progress: Progress | None, what: str, share: float) -> None:
-    if progress is not None:
-        progress(what, share)
-
-
-def _not_a_graph(directory: Path, error: Exception) -> InvalidInput:
-    return InvalidInput(f"{directory}: not a saved graph ({type(error).__name__}: {error}). Save it anew.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,9 @@ from trainer.config import FilesSpec
 from trainer.data.labels import encode_labels
 from trainer.data.table_file import Columns, TableFile
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+
+if TYPE_CHECKING:
+    from trainer.graph import Graph
 
 MAX_ID_LENGTH = 256  # numpy gives every id the width of the longest
 
@@ -55,6 +57,8 @@ def load(spec: FilesSpec) -> Graph:
     columns = tables.edges.read(**edge_columns(tables, spec))
     edges = known_edges(tables.edges, columns, lambda column: _positions(column, ids), tables, spec)
     y, classes = (None, None) if labels is None else labels
+    from trainer.graph import Graph  # loads torch: not before the tables are known to be good
+
     return Graph.from_edges(
         edges.edge_index,
         x,

@@ -55,6 +55,7 @@ class Plan:
     reason: str
     asked: SamplingSpec  # before anything was filled in
     previous: tuple[str, ...] = ()  # hashes of the larger plans that ran out of memory
+    shrunk: int = 0  # times it was made smaller because someone outside said so (`shrink`)
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ class Plan:
         return {
             "sampling": self.spec.sampling.model_dump(mode="json"), "spec_hash": self.name, "reason": self.reason,
             "memory": self.memory.document(), "limit": self.limit, "previous": list(self.previous),
-            "asked": self.asked.model_dump(mode="json"),
+            "asked": self.asked.model_dump(mode="json"), "shrunk": self.shrunk,
         }  # fmt: skip
 
 
@@ -103,7 +104,8 @@ def restore_plan(spec: TrainSpec, document: dict[str, Any], shape: GraphShape) -
     }
     filled = spec.model_copy(update={"sampling": planned.model_copy(update=changed)})
     reason, previous = document["reason"], tuple(document["previous"])
-    return Plan(filled, estimate(filled, shape), document["limit"], reason, spec.sampling, previous)
+    memory, shrunk = estimate(filled, shape), document.get("shrunk", 0)
+    return Plan(filled, memory, document["limit"], reason, spec.sampling, previous, shrunk)
 
 
 def smaller(plan: Plan, shape: GraphShape) -> Plan | None:
@@ -119,6 +121,17 @@ def smaller(plan: Plan, shape: GraphShape) -> Plan | None:
         previous = plan.previous if spec_hash(spec) == plan.name else (*plan.previous, plan.name)
         return replace(plan, spec=spec, memory=memory, reason=reason, previous=previous)
     return None
+
+
+def shrink(plan: Plan, shape: GraphShape, times: int) -> Plan:
+    """Make a plan smaller for each time that the kernel ended the run for lack of memory, since it first started.
+
+    The plan remembers how many of the `times` it has heard of, so that a run which is killed for another reason and
+    started again does not shrink again. A plan that cannot shrink stays: there may be more memory by now.
+    """
+    for _ in range(plan.shrunk, times):
+        plan = replace(smaller(plan, shape) or plan, shrunk=plan.shrunk + 1)
+    return plan
 
 
 def _reductions(plan: Plan, shape: GraphShape) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
     synthetic      from its settings; non-zero features as expected, within a percent
     digits, public the catalogue's counts, which every load checks
-    imported       headers of the memory-mapped arrays
+    imported       the manifest, which every load compares with the arrays
     npz, Parquet   headers; CSV: lines are counted by streaming
 
 Of the user's own files, edges are an upper bound: an undirected list counts twice, and repeated edges are merged only
@@ -11,6 +11,8 @@ when loaded. So are features: a dense table that turns out to be mostly zeros is
 
 from __future__ import annotations
 
+import math
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import DataSpec, FilesSpec, SyntheticSpec
+from trainer.data.manifest import not_a_graph, read_manifest
+from trainer.data.sparsity import SPARSE_BELOW
 from trainer.errors import InvalidInput
 from trainer.home import nml_home
 
@@ -26,10 +30,10 @@ if TYPE_CHECKING:
 
 # Non-zero features of the public sets that are stored sparse; the others are dense.
 _NONZEROS = {"cora": 49_216, "citeseer": 105_165, "pubmed": 988_031, "cs": 1_092_079, "physics": 1_137_311}
-_SPARSE_BELOW = 0.25  # share of non-zeros, as in trainer.data.features
 _UNKNOWN_CLASSES = 20  # where there are labels, but how many kinds is known only after reading them
 _DRAWN_AT_ONCE = 1 << 22  # features, trainer.data.synthetic
 _COUNTED_AT_ONCE = 1 << 20  # bytes of a CSV file
+_DTYPE = re.compile(r"[<|]([biufU])(\d+)")  # as numpy writes types: kind, and bytes or, of text, characters
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,7 @@ def shape_of_data(data: DataSpec, *, home: Path | None = None) -> GraphShape:
     if data.name == "synthetic":
         shape = _synthetic(data.synthetic or SyntheticSpec())
     elif data.name == "imported":
-        from trainer.datasets import load
-
-        opened = shape_of(load(data.model_copy(update={"features": "raw", "held_out_edges": 0}), home=home))
-        shape = replace(opened, note="the imported graph's headers")
+        shape = _imported(data.imported or "", home)
     elif data.files is not None:
         shape = _npz(data.files) if data.files.npz is not None else _tables(data.files)
     else:
@@ -96,19 +97,50 @@ def _without_held_out(shape: GraphShape, share: float) -> GraphShape:
     return replace(shape, edges=round((1 - share) * shape.edges), loading=max(shape.loading, choosing))
 
 
-def _named(name: str, home: Path) -> GraphShape:
-    from trainer.data.public import cache_path
-    from trainer.datasets import catalog
+def _imported(name: str, home: Path) -> GraphShape:
+    """From manifest.json; of the arrays themselves only how long their files are, so it costs nothing to ask."""
+    from trainer.datasets import find_imported, imported_directory
 
-    (known,) = (entry for entry in catalog(home=home) if entry.name == name and entry.kind in ("builtin", "public"))
-    assert known.nodes is not None
-    assert known.edges is not None
-    assert known.features is not None
+    directory = imported_directory(name, home)
+    if not (directory / "manifest.json").is_file():
+        directory = find_imported(name, home)  # says which there are
+    manifest = read_manifest(directory)
+    try:
+        sizes = {key: _stored(directory, key, form) for key, form in manifest["arrays"].items()}
+        values = manifest["arrays"].get("x_values")
+        return GraphShape(
+            int(manifest["num_nodes"]), int(manifest["num_edges"]), int(manifest["num_features"]),
+            None if values is None else int(values["shape"][0]), weighted="weight" in sizes, mapped=True,
+            classes=len(manifest["classes"]), id_bytes=sizes["ids"], note="the imported graph's manifest",
+        )  # fmt: skip
+    except InvalidInput:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise not_a_graph(directory, error) from error
+
+
+def _stored(directory: Path, key: str, form: Mapping[str, Any]) -> int:
+    """Bytes of one item of an array; refuses a file that is shorter than its shape."""
+    kind = _DTYPE.fullmatch(form["dtype"])
+    if kind is None:
+        raise TypeError(f"{key} has type {form['dtype']}")
+    item = int(kind[2]) * (4 if kind[1] == "U" else 1)
+    path = directory / f"{key}.npy"
+    if path.stat().st_size < item * math.prod(form["shape"]):
+        raise InvalidInput(f"{path}: cut short, {form['dtype']} of {form['shape']} do not fit it. Import it anew.")
+    return item
+
+
+def _named(name: str, home: Path) -> GraphShape:
+    from trainer.data.public import SETS, cache_path
+    from trainer.datasets import DIGITS
+
+    known = SETS.get(name)
+    counts = DIGITS if known is None else (known.nodes, known.edges, known.features, known.classes)
     shape = GraphShape(
-        known.nodes, known.edges, known.features, _NONZEROS.get(name), mapped=known.kind == "public",
-        classes=known.classes or 0, note="the catalogue",
-    )  # fmt: skip
-    if known.kind == "builtin" or cache_path(name, home).is_dir():
+        *counts[:3], _NONZEROS.get(name), mapped=known is not None, classes=counts[3], note="the catalogue"
+    )
+    if known is None or cache_path(name, home).is_dir():
         return shape
     # The first time PyG reads it, with dense features and a copy of them.
     return replace(shape, loading=8 * shape.nodes * shape.features + 80 * shape.edges)
@@ -123,7 +155,7 @@ def _synthetic(spec: SyntheticSpec) -> GraphShape:
     per_node = own * (1 - (1 - min(1.0, p)) ** draws) + (columns - own) * (1 - (1 - q) ** draws)
     nonzeros = round(nodes * per_node)
     edges = 2 * min(round(nodes * spec.degree / 2), nodes * (nodes - 1) // 2)
-    sparse = nonzeros <= _SPARSE_BELOW * nodes * columns
+    sparse = nonzeros <= SPARSE_BELOW * nodes * columns
     # trainer.data.synthetic draws edges, then features by chunks, and the graph is made of both.
     drawn = 56 * min(_DRAWN_AT_ONCE, nodes * draws) + 12 * nonzeros
     loading = max(32 * edges, 8 * edges + drawn)
@@ -148,7 +180,7 @@ def _npz(spec: FilesSpec) -> GraphShape:
     elif "attr_shape" in headers and "attr_indices" in headers:
         nodes, features = _small_array(path, "attr_shape")
         nonzeros = headers["attr_indices"][0][0]
-        nonzeros = nonzeros if nonzeros <= _SPARSE_BELOW * nodes * features else None
+        nonzeros = nonzeros if nonzeros <= SPARSE_BELOW * nodes * features else None
     else:
         raise InvalidInput(
             f"{path}: neither x [N, F] nor attr_indices and attr_shape are in it. Add x, a row per node."

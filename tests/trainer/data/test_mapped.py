@@ -14,6 +14,7 @@ import torch
 
 from trainer.data import store
 from trainer.data.mapped import pieces, release
+from trainer.data.seal import seal
 from trainer.graph import Graph
 
 MB = 1 << 20
@@ -45,7 +46,7 @@ def peak_growth(work: Callable[[], object]) -> int:
 
 
 def test_release_gives_back_the_pages_that_were_read(large: Path):
-    store.seal(large, name="large", num_features=192 * MB // 400)
+    seal(large, name="large", num_features=192 * MB // 400)
     graph = Graph.open(large)
     before = status("RssFile")
     assert float(graph.x.sum()) == 1
@@ -60,7 +61,7 @@ def test_release_gives_back_the_pages_that_were_read(large: Path):
 
 
 def test_fingerprint_and_checksums_and_saving_need_a_fraction_of_the_size(large: Path, tmp_path: Path):
-    assert peak_growth(lambda: store.seal(large, name="large", num_features=192 * MB // 400)) < 64 * MB
+    assert peak_growth(lambda: seal(large, name="large", num_features=192 * MB // 400)) < 64 * MB
     graph = Graph.open(large)
     assert peak_growth(lambda: graph.save(tmp_path / "copy")) < 64 * MB
     assert peak_growth(lambda: store.verify(tmp_path / "copy")) < 64 * MB

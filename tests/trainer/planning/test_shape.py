@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +102,60 @@ def test_an_imported_graph_is_told_by_its_headers(tmp_path):
     assert shape_of_data(DataSpec(name="imported", imported="mine", features="zscore"), home=tmp_path).loading > 0
     with pytest.raises(InvalidInput, match="other"):
         shape_of_data(DataSpec(name="imported", imported="other"), home=tmp_path)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("ids", [None, range(100, 100 + NODES), [f"node {i}" for i in range(NODES)]])
+def test_the_manifest_tells_what_the_opened_graph_would(tmp_path, weighted, sparse, ids):
+    x = random_sparse(NODES, 50, density=0.1 if sparse else 0.9, format="csr", dtype=np.float32, random_state=0)
+    weight = np.linspace(1, 2, NODES) if weighted else None
+    graph = Graph.from_edges(ring(), x, ids=ids, weight=weight, y=np.arange(NODES) % 7, directed=True)
+    graph.save(tmp_path / "graphs" / "mine.0123456789ab")
+    data = DataSpec(name="imported", imported="mine.0123456789ab")
+    told, found = shape_of_data(data, home=tmp_path), shape_of(load(data, home=tmp_path))
+    assert (found.nonzeros is not None, found.weighted) == (sparse, weighted)
+    assert replace(told, note="") == replace(found, note="")
+
+
+def test_an_imported_graph_is_told_without_numpy_or_torch(tmp_path, repo_root):
+    Graph.from_edges(ring(), np.eye(NODES)).save(tmp_path / "graphs" / "mine")
+    code = (
+        "import sys; from pathlib import Path; from trainer.config import DataSpec; "
+        "from trainer.planning.shape import shape_of_data; "
+        f"shape = shape_of_data(DataSpec(name='imported', imported='mine'), home=Path({str(tmp_path)!r})); "
+        "print(shape.nodes, {'numpy', 'torch'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=repo_root, capture_output=True, text=True, check=False)
+    assert run.stdout == f"{NODES} set()\n", run.stderr
+
+
+def _shorten(directory: Path) -> None:
+    path = directory / "x_values.npy"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _write_manifest(directory: Path, **changes) -> None:
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (_shorten, "cut short"),
+        (lambda place: (place / "ids.npy").unlink(), "not a saved graph"),
+        (lambda place: (place / "manifest.json").write_text("{"), "not a saved graph"),
+        (lambda place: _write_manifest(place, num_nodes="many"), "not a saved graph"),
+        (lambda place: _write_manifest(place, arrays={"ids": {"dtype": "|O8", "shape": [3]}}), "type |O8"),
+        (lambda place: _write_manifest(place, format=1), "graph format 1"),
+    ],
+)
+def test_a_damaged_import_is_refused(tmp_path, damage, says):
+    Graph.from_edges(ring(), np.eye(NODES)).save(tmp_path / "graphs" / "mine")
+    damage(tmp_path / "graphs" / "mine")
+    with pytest.raises(InvalidInput, match=re.escape(says)):
+        shape_of_data(DataSpec(name="imported", imported="mine"), home=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["digits", "imported"])

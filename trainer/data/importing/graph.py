@@ -14,11 +14,10 @@ from pydantic import ValidationError
 
 from trainer import datasets
 from trainer.config import DataSpec, FilesSpec
-from trainer.data import store
 from trainer.data.importing.budget import LEAST_MEMORY, MEMORY, Budget
 from trainer.data.importing.edges import spread_edges
 from trainer.data.importing.nodes import import_nodes
-from trainer.data.store import Progress
+from trainer.data.seal import Progress, seal
 from trainer.data.tables import open_tables
 from trainer.data.whole_directory import sole_writer, whole_directory
 from trainer.errors import Infrastructure, InvalidInput
@@ -55,6 +54,8 @@ def import_graph(
             if place.exists() and not replace:  # before anything is read
                 raise FileExistsError
             if files is None:
+                from trainer.data import store  # loads torch, which tables do without
+
                 store.save(replaced(datasets.load(spec, home=home), name=name), place, replace=replace)
             else:
                 import_tables(files, place, replace=replace, budget=Budget.of(memory), progress=progress)
@@ -94,7 +95,7 @@ def import_tables(
         pa.default_memory_pool().release_unused()
         notes += sorter.write(directory, lambda share: tell("sorting edges", share))
         shutil.rmtree(scratch)
-        store.seal(
+        seal(
             directory, name=place.name, num_features=len(tables.features), classes=classes, notes=notes,
             progress=progress,
         )  # fmt: skip

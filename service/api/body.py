@@ -1,0 +1,93 @@
+"""A JSON body, read with suspicion: type, size (the guard counts), syntax, depth, values that JSON does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from fastapi import Request
+from pydantic_core import from_json
+
+from service.api.problems import MAX_ERRORS, FieldError, Problem, clean, not_valid
+
+Trail = Any  # (trail of what it is in, key or position), () for the whole: joined to a path only if it is needed
+
+BODY_SECONDS = 30.0  # for the whole body; a million bytes take far less on any line that is alive
+
+
+async def read_document(request: Request) -> dict[str, Any]:
+    """The JSON object that a request carries.
+
+    Raises:
+        Problem: 415 another type, 413 too large, 408 too slow, 400 no JSON, 422 no object, or NaN or NUL in it.
+    """
+    _check_type(request)
+    pieces = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                pieces += piece
+    except TimeoutError:
+        slow = f"the body was not complete after {BODY_SECONDS:g} s"
+        raise Problem(408, slow, headers={"Connection": "close"}) from None
+    return parse_document(bytes(pieces))
+
+
+def parse_document(text: bytes) -> dict[str, Any]:
+    """The object in a JSON text. Of a key that is there twice, the last holds.
+
+    Raises:
+        Problem: 400 no JSON (also: nested too deeply, half of a surrogate pair), 422 no object, or NaN or NUL in it.
+    """
+    try:
+        # NaN is let through here so that the refusal below can name its field
+        document = from_json(text, allow_inf_nan=True, cache_strings="keys")
+    except (ValueError, RecursionError) as error:
+        what = "the body is empty" if not text.strip() else f"the body is not JSON: {clean(str(error), 200)}"
+        raise Problem(400, what, errors=[FieldError("body", what)]) from None
+    if not isinstance(document, dict):
+        raise not_valid([FieldError("body", "should be a JSON object of sections")])
+    if found := list(islice(_unusable(document, ()), MAX_ERRORS)):
+        raise not_valid(found)
+    return document
+
+
+def _check_type(request: Request) -> None:
+    given = request.headers.get("content-type", "")
+    kind, _, parameters = given.partition(";")
+    kind, parameters = kind.strip().lower(), parameters.replace(" ", "").replace('"', "").lower()
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    if not is_json or parameters not in ("", "charset=utf-8"):
+        raise Problem(415, "send JSON in UTF-8, with Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Problem(415, "send the body as it is, without Content-Encoding", headers={"Accept-Encoding": "identity"})
+
+
+def _unusable(value: Any, trail: Trail) -> Iterator[FieldError]:
+    """What no JSON standard and no database takes: NaN, infinities, and the character NUL."""
+    match value:
+        case dict():
+            for key, item in value.items():
+                if "\0" in key:
+                    yield FieldError(_path(trail), "a key holds the character NUL; remove it")
+                yield from _unusable(item, (trail, key))
+        case list():
+            for at, item in enumerate(value):
+                yield from _unusable(item, (trail, at))
+        case str():
+            if "\0" in value:
+                yield FieldError(_path(trail), "holds the character NUL; remove it")
+        case float():
+            if not math.isfinite(value):
+                yield FieldError(_path(trail), "should be a finite number")
+
+
+def _path(trail: Trail) -> str:
+    parts: list[str] = []
+    while trail:
+        trail, part = trail
+        parts.append(str(part))
+    return ".".join(reversed(parts)) or "body"

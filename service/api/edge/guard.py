@@ -1,0 +1,169 @@
+"""The one gate of the app: plain ASGI, outside every route, so that nothing can be forgotten and little is spent.
+
+In order: Host, Origin, rate, key and scope, size of the body. What passes is routed; whatever comes back, an answer or
+an exception, leaves with the security headers, a request id and its time counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.edge.hosts import Hosts
+from service.api.edge.limits import Buckets, capped, check_announced
+from service.api.edge.measures import Measures
+from service.api.problems import REQUEST_ID, Problem, problem_of, respond
+from service.api.security import (
+    ANYONE,
+    CALLER,
+    PUBLIC,
+    SAFE_METHODS,
+    Caller,
+    check_scope,
+    given_key,
+    needed_scope,
+    unauthorized,
+)
+from service.settings import Settings
+
+UPLOADS = "/v1/datasets"
+FORM_BYTES = 1_000_000  # what a multipart form may add to the files in it
+_CSP = b"content-security-policy"
+_STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+log = logging.getLogger("service.api")
+
+
+class Guard:
+    """Wraps the app; `state` is the app's, whose keyring is there once it has started."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings, measures: Measures, state: Any):
+        self._app, self._settings, self._measures, self._state = app, settings, measures, state
+        self._hosts = Hosts(settings)
+        self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
+        self._keys_required = settings.keys_required
+        self._across: ASGIApp | None = None
+        if settings.allowed_origins:
+            self._across = CORSMiddleware(
+                app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST", "DELETE"),
+                allow_headers=("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key"),
+                expose_headers=("Idempotent-Replayed", "Location", "Retry-After", "X-Request-ID"),
+            )  # fmt: skip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":  # there are none here, and they would pass by the checks below
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+        request_id = scope[REQUEST_ID] = _new_id()
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), *_HEADERS, (b"x-request-id", request_id.encode())]
+                if not any(name == _CSP for name, _ in headers):
+                    headers.append((_CSP, _STRICT))
+                message["headers"] = headers
+                self._measures.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
+            await send(message)
+
+        try:
+            app = await self._admit(scope)
+            if scope["method"] not in SAFE_METHODS:
+                receive = capped(receive, self._limit(scope["path"]))
+            await app(scope, receive, answer)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 500:
+                log.exception("request %s failed: %s %s", request_id, scope["method"], scope.get("route"))
+            if status:  # too late for an answer; the server ends the connection
+                raise
+            await respond(problem, scope)(scope, receive, answer)
+
+    async def _admit(self, scope: Scope) -> ASGIApp:
+        """Check all that can be checked before routing, and leave the caller in the scope.
+
+        Returns:
+            Who goes on with the request.
+
+        Raises:
+            Problem: it goes no further.
+        """
+        method, path, headers = scope["method"], scope["path"], scope["headers"]
+        if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
+            raise Problem(400, "the address holds the character NUL")
+        host = origin = length = None
+        hosts = 0
+        for name, value in headers:
+            if name == b"host":
+                host, hosts = value, hosts + 1
+            elif name == b"origin":
+                origin = value
+            elif name == b"content-length":
+                length = value
+        if path not in PUBLIC:  # probes call by whatever address the machine has
+            self._hosts.check_host(host if hosts == 1 else None)
+        foreign = origin is not None and self._hosts.check_origin(origin, host)
+        if path == "/livez":  # alive, whatever else is wrong
+            scope[CALLER] = ANYONE
+            return self._app
+        scope[CALLER] = caller = await self._identify(scope)
+        preflight = foreign and method == "OPTIONS"  # carries no key, and learns nothing but what is allowed
+        if not preflight:
+            if caller is ANYONE and self._keys_required and path not in PUBLIC:
+                raise unauthorized("an API key is needed: send it as Authorization: Bearer nml_…")
+            check_scope(caller, needed_scope(method, path))
+        if method not in SAFE_METHODS:
+            check_announced(length, self._limit(path))
+        return self._across if foreign and self._across is not None else self._app
+
+    async def _identify(self, scope: Scope) -> Caller:
+        """Who asks; by key where it is a known one, else by address, each within its rate.
+
+        Raises:
+            Problem: 429, or 401 for a wrong key.
+            Unavailable: the key cannot be looked up now.
+        """
+        text = given_key(scope["headers"])
+        caller: Caller | None = None if text is None else self._state.keyring.remembered(text)
+        known = None if caller is None else caller.owner
+        client = known or (scope.get("client") or ("unknown",))[0]
+        wait = self._buckets.take(client)
+        if wait > 0:
+            self._measures.refused.inc()
+            raise Problem(
+                429, f"more than {self._settings.rate_per_second:g} requests per second; wait a moment",
+                headers={"Retry-After": str(int(wait) + 1)}, kind="rate-limit",
+            )  # fmt: skip
+        if text is None:
+            return ANYONE
+        found: Caller = caller if caller is not None else await self._state.keyring.look_up(text)
+        return found
+
+    def _limit(self, path: str) -> int:
+        """Bytes that a body may have."""
+        if path == UPLOADS:
+            return self._settings.max_upload_bytes + FORM_BYTES
+        return self._settings.max_body_bytes
+
+
+def _new_id() -> str:
+    """A random UUID (version 4); written by hand because uuid.uuid4 takes several times as long."""
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"

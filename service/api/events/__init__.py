@@ -1,0 +1,1 @@
+"""Jobs' events as they happen: one poller per process, any number of watchers."""

@@ -1,0 +1,199 @@
+"""New events, read once per process and told to everyone who watches.
+
+While somebody watches, a single poller asks every `poll_seconds` for the newest numbers of the watched jobs, in one
+query, and reads what is new once per job into that job's channel. A watcher knows the number it has come to; it takes
+what follows from the channel, or, where the channel no longer has it, from the store. So each watcher gets every event
+once and in order, a slow one costs no memory, and while the database is away all of them simply wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import anyio.to_thread
+
+from service.api.problems import unavailable
+from service.api.views import encode
+from service.store import Store
+from service.store.errors import Unavailable
+from service.store.records import TERMINAL, Event
+
+KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE = b": still here\n\n"
+RETRY = b"retry: 1000\n\n"  # milliseconds a client waits before it connects again
+_KEPT = 500  # newest events of a watched job
+_READ_AT_ONCE = 500
+_BLINK = 0.5  # seconds before the store is asked again after it did not answer
+
+T = TypeVar("T")
+log = logging.getLogger("service.api")
+
+
+class Told(NamedTuple):
+    """An event as it goes out."""
+
+    seq: int
+    text: bytes
+    is_last: bool
+
+
+def told(event: Event) -> Told:
+    """One server-sent event: `id` is its number, `event` its type, `data` one line of JSON."""
+    place = {} if event.epoch is None else {"epoch": event.epoch}
+    data = encode({"time": event.time, **place, **event.data})
+    kind = re.sub(r"[^A-Za-z0-9_.-]", "_", event.type)
+    is_last = event.type == "state" and event.data.get("state") in TERMINAL
+    return Told(event.seq, b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, kind.encode(), data), is_last)
+
+
+class Channel:
+    """What is new about one job that somebody watches."""
+
+    def __init__(self, position: int):
+        self.position = position  # newest number read
+        self.watchers = 0
+        self.is_gone = False  # the job was deleted
+        self.changed = asyncio.Event()
+        self._recent: deque[Told] = deque(maxlen=_KEPT)
+
+    def add(self, events: list[Event]) -> None:
+        for event in events:
+            self._recent.append(told(event))
+            self.position = event.seq
+        self.wake()
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def since(self, seq: int) -> list[Told] | None:
+        """What follows number `seq`; none where that is no longer here."""
+        if seq >= self.position:
+            return []
+        if not self._recent or self._recent[0].seq > seq + 1:
+            return None
+        return list(islice(self._recent, seq + 1 - self._recent[0].seq, None))  # numbers have no gaps
+
+
+class Feed:
+    """Of one process; `run` polls until it is cancelled, `close` ends all streams."""
+
+    def __init__(self, store: Store, *, poll_seconds: float, max_watchers: int):
+        self._store, self._poll_seconds, self._max_watchers = store, poll_seconds, max_watchers
+        self._channels: dict[str, Channel] = {}
+        self._wanted = asyncio.Event()
+        self._is_closed = False
+        self.watchers = 0
+
+    def check_room(self) -> None:
+        """Raises Problem 503 where there are as many watchers as there may be, or the service is about to stop."""
+        if self._is_closed:
+            raise unavailable("the service is about to stop; connect again in a moment")
+        if self.watchers >= self._max_watchers:
+            raise unavailable("too many event streams are open; try again later, or ask for the job itself", seconds=10)
+
+    async def watch(self, job_id: str, after: int) -> AsyncGenerator[bytes, None]:
+        """A job's events after number `after` as server-sent events, to its last; now and then a sign of life.
+
+        Args:
+            after: at most the number of the job's newest event, or the stream waits for those in between.
+        """
+        self.watchers += 1
+        try:
+            yield RETRY
+            channel = await self._join(job_id, after)
+            try:
+                async with aclosing(self._follow(job_id, channel, after)) as parts:
+                    async for part in parts:
+                        yield part
+            finally:
+                channel.watchers -= 1
+                if not channel.watchers and self._channels.get(job_id) is channel:
+                    del self._channels[job_id]
+        finally:
+            self.watchers -= 1
+
+    async def run(self) -> None:
+        """Poll for as long as the app lives."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._look()
+            except Unavailable:
+                await asyncio.sleep(_BLINK)
+            except Exception:
+                log.exception("event streams could not be fed; trying again")
+                await asyncio.sleep(_BLINK)
+            await asyncio.sleep(self._poll_seconds)
+
+    def close(self) -> None:
+        """End every stream; clients connect again elsewhere, or here after a restart, and miss nothing."""
+        self._is_closed = True
+        for channel in self._channels.values():
+            channel.wake()
+
+    async def _join(self, job_id: str, after: int) -> Channel:
+        """The job's channel; a new one begins at the job's newest event."""
+        while (channel := self._channels.get(job_id)) is None:
+            try:
+                newest = (await self._read(partial(self._store.events.last_seqs, [job_id]))).get(job_id, 0)
+            except Unavailable:
+                newest = after  # then all that follows comes from the poller, once the database is back
+            if job_id not in self._channels:
+                self._channels[job_id] = Channel(newest)
+                self._wanted.set()
+        channel.watchers += 1
+        return channel
+
+    async def _follow(self, job_id: str, channel: Channel, seq: int) -> AsyncGenerator[bytes, None]:
+        while not self._is_closed:
+            changed = channel.changed
+            news = channel.since(seq)
+            if news is None:
+                try:
+                    stored = await self._read(partial(self._store.events.after, job_id, seq, _READ_AT_ONCE))
+                except Unavailable:
+                    yield KEEP_ALIVE
+                    await asyncio.sleep(_BLINK)
+                    continue
+                news = [told(event) for event in stored]
+            if news:
+                yield b"".join(item.text for item in news)
+                seq = news[-1].seq
+                if news[-1].is_last:
+                    return
+                continue
+            if channel.is_gone:
+                return
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                yield KEEP_ALIVE
+
+    async def _look(self) -> None:
+        """Bring every channel up to date."""
+        if not self._channels:
+            self._wanted.clear()
+            return
+        newest = await self._read(partial(self._store.events.last_seqs, list(self._channels)))
+        for job_id, channel in list(self._channels.items()):
+            if job_id not in newest:
+                channel.is_gone = True
+                channel.wake()
+            while channel.position < newest.get(job_id, 0):
+                events = await self._read(partial(self._store.events.after, job_id, channel.position, _READ_AT_ONCE))
+                if not events:  # deleted meanwhile
+                    break
+                channel.add(events)
+
+    async def _read(self, call: Callable[[], T]) -> T:
+        return call() if self._store.reads_inline else await anyio.to_thread.run_sync(call)

@@ -1,0 +1,54 @@
+"""Requests that work as they stand, for the OpenAPI document; tests send every one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JOBS: dict[str, Any] = {
+    "smallest": {
+        "summary": "The defaults, on a set that comes with the service",
+        "value": {"data": {"name": "digits"}},
+    },
+    "small": {
+        "summary": "A run of seconds",
+        "value": {
+            "data": {"name": "synthetic", "synthetic": {"nodes": 500, "classes": 3, "features": 32}},
+            "encoder": {"hidden": 64, "dim": 32},
+            "metric": {"hidden": 32},
+            "optimiser": {"epochs": 20},
+            "evaluation": {"probe_epochs": 100},
+        },
+    },
+    "published": {
+        "summary": "The paper's settings for Cora, with another seed",
+        "value": {"preset": "nml-official", "data": {"name": "cora"}, "run": {"seed": 7}},
+    },
+    "sampled": {
+        "summary": "A large graph, by batches",
+        "value": {
+            "data": {"name": "synthetic", "synthetic": {"nodes": 200_000}},
+            "sampling": {"negatives": "batch", "batch_size": 1024, "num_neighbors": [10, 10]},
+            "encoder": {"hidden": 128, "dim": 64},
+            "evaluation": {"figures": False},
+        },
+    },
+}
+SWEEPS: dict[str, Any] = {
+    "default": {
+        "summary": "The paper's search space on digits",
+        "value": {"base": {"data": {"name": "digits"}}, "trials": 20, "concurrency": 1},
+    },
+    "chosen": {
+        "summary": "Two fields, judged without labels",
+        "value": {
+            "base": {"data": {"name": "digits"}, "encoder": {"hidden": 64, "dim": 32}, "optimiser": {"epochs": 40}},
+            "space": {
+                "objective.temperature": {"kind": "uniform", "low": 0.2, "high": 0.8},
+                "objective.inner_steps": {"kind": "integer", "low": 1, "high": 8},
+            },
+            "objective": "link_auc",
+            "trials": 10,
+            "concurrency": 1,
+        },
+    },
+}

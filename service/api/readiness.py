@@ -1,0 +1,55 @@
+"""Whether what is submitted now would run: the database answers, a dispatcher is alive, the disk has room."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import anyio.to_thread
+
+from service.settings import Settings
+from service.store import Store
+from service.store.errors import Unavailable
+from trainer.planning.plan import size
+
+_PATIENCE = 5.0  # seconds for all checks together
+_KEPT_SECONDS = 1.0  # anyone may ask, so an answer holds for a while
+
+
+class Readiness:
+    """Of one app."""
+
+    def __init__(self, store: Store, settings: Settings):
+        self._store, self._settings = store, settings
+        self._found: list[str] = []
+        self._until = 0.0
+
+    async def reasons(self) -> list[str]:
+        """Why not, one sentence each; empty if ready."""
+        if time.monotonic() >= self._until:
+            self._until = time.monotonic() + _KEPT_SECONDS
+            with anyio.move_on_after(_PATIENCE) as patience:
+                self._found = await anyio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+            if patience.cancelled_caught:
+                self._found = ["the database or the disk does not answer"]
+        return self._found
+
+    def _look(self) -> list[str]:
+        found = []
+        try:
+            if not self._store.dispatchers.alive(self._settings.lease_seconds):
+                found.append("no dispatcher is alive, so jobs would wait")
+        except Unavailable:
+            found.append("the database cannot be reached")
+        free = _free_bytes(self._settings)
+        if free is None or free < self._settings.min_free_bytes:
+            left = "cannot be read" if free is None else f"has {size(free)} left"
+            found.append(f"the disk {left}; {size(self._settings.min_free_bytes)} are needed")
+        return found
+
+
+def _free_bytes(settings: Settings) -> int | None:
+    try:
+        return shutil.disk_usage(settings.home).free
+    except OSError:
+        return None

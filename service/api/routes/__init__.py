@@ -1,0 +1,1 @@
+"""The paths, by resource."""

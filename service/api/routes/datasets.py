@@ -1,0 +1,179 @@
+"""/v1/datasets: upload a graph, see which there are, delete one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api.access import in_thread, read, settings_of, store_of
+from service.api.openapi import refusals
+from service.api.problems import FieldError, Problem, invalid
+from service.api.security import caller_of, check_may_change
+from service.api.views import answer
+from service.datasets import catalogue, intake
+from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
+from service.datasets.form import boundary_of
+from service.datasets.identity import NAME, UploadOptions
+from service.datasets.imports import settled
+from service.datasets.receive import Received, receive
+from service.datasets.refusal import Refused
+from service.settings import Settings
+from service.store import Store
+from service.store.errors import Unavailable
+from service.store.records import Dataset
+
+MAX_PAGE = 500
+ALONE_SECONDS = 3.0  # that an upload waits for its check if no dispatcher is alive to begin it
+REGISTER_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds, while the database is away: an upload is not to be sent twice
+_ENDING = {408: {"Connection": "close"}, 503: {"Retry-After": "10"}}
+
+router = APIRouter(tags=["datasets"])
+
+
+@router.post(
+    "/v1/datasets", status_code=201, response_model=DatasetDocument, operation_id="upload_dataset",
+    summary="Upload a graph",
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "pattern": NAME, "description": "what to call it"},
+                "options": UploadOptions.model_json_schema(),
+                "npz": {"type": "string", "format": "binary", "description": "edge_index or adj_*, x or attr_*, …"},
+                "nodes": {"type": "string", "format": "binary", "description": "CSV or Parquet: ids and features"},
+                "edges": {"type": "string", "format": "binary", "description": "CSV or Parquet: source and target"},
+            },
+            "required": ["name"],
+            "oneOf": [{"required": ["npz"]}, {"required": ["nodes", "edges"]}],
+            "additionalProperties": False,
+        },
+        "encoding": {
+            "options": {"contentType": "application/json"},
+            "npz": {"contentType": "application/octet-stream"},
+            "nodes": {"contentType": "text/csv, application/vnd.apache.parquet"},
+            "edges": {"contentType": "text/csv, application/vnd.apache.parquet"},
+        },
+    }}}},
+    responses={
+        200: {"model": DatasetDocument, "description": "This very content was there already."},
+        201: {"model": DatasetDocument, "description": "It was checked, and can be used."},
+        202: {"model": DatasetDocument, "description": "It is still being checked; ask for it at Location."},
+        **refusals(400, 403, 408, 409, 413, 415, 422, 503, 507),
+    },
+)  # fmt: skip
+async def upload(request: Request) -> Response:
+    """Send npz, or nodes and edges as CSV or Parquet. Shapes, types, ids, ranges and values are checked before the
+    answer, if that does not take too long. Its version follows from its content: the same again is the same data set.
+    """
+    store, settings, owner = store_of(request), settings_of(request), caller_of(request).owner
+    try:
+        received = await _receive(request, store, settings, owner)
+        dataset, is_new = await _register(received, store, settings, owner)
+        dataset = await _checked(request, dataset, store, settings)
+        if dataset.state == "failed":
+            raise intake.why_failed(dataset, await read(store, store.jobs.get, dataset.job_id))
+    except Refused as refused:
+        named = intake.blamed(refused.message) == refused.field  # the importer's messages begin with the file
+        detail = refused.message if named else f"{refused.field}: {refused.message}"
+        blamed = FieldError(refused.field, refused.message)
+        raise Problem(refused.status, detail, errors=[blamed], headers=_ENDING.get(refused.status)) from None
+    status = 202 if dataset.state == "checking" else 201 if is_new else 200
+    versions = await read(store, store.datasets.versions, dataset.name)
+    return answer(uploaded(dataset, versions), status=status, headers={"Location": f"/v1/datasets/{dataset.ref}"})
+
+
+@router.get(
+    "/v1/datasets", response_model=DatasetPage, operation_id="list_datasets", summary="List data sets",
+    responses=refusals(422),
+)  # fmt: skip
+async def list_(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    cursor: Annotated[str | None, Query(max_length=120, description="`next` of a page")] = None,
+) -> Response:
+    """Built-in and public sets, graphs imported on the command line, and every uploaded version."""
+    try:
+        page = await in_thread(catalogue.page, store_of(request), settings_of(request), cursor=cursor, limit=limit)
+    except ValueError as error:
+        raise invalid("cursor", str(error)) from None
+    return answer(page._asdict())
+
+
+@router.get(
+    "/v1/datasets/{name}", response_model=DatasetDocument, operation_id="get_dataset", summary="Show a data set",
+    responses=refusals(404),
+)  # fmt: skip
+async def show(request: Request, name: str) -> Response:
+    """By reference, or by name: then the newest version that is ready, and a list of all."""
+    return answer(await in_thread(catalogue.show, name, store_of(request), settings_of(request)))
+
+
+@router.delete(
+    "/v1/datasets/{ref}", status_code=204, response_class=Response, operation_id="delete_dataset",
+    summary="Delete one version of an uploaded data set", responses=refusals(403, 404, 409),
+)  # fmt: skip
+async def delete(request: Request, ref: str) -> Response:
+    """Refused while a job that has not ended needs it."""
+    store, settings = store_of(request), settings_of(request)
+    row = await read(store, catalogue.row_of, ref, store)
+    if row is not None:
+        check_may_change(request, row.owner)
+        await in_thread(settled, row, store)
+    try:
+        await in_thread(catalogue.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))
+    except catalogue.Protected as error:
+        raise Problem(403, str(error)) from None
+    return Response(status_code=204)
+
+
+async def _receive(request: Request, store: Store, settings: Settings, owner: str | None) -> Received:
+    """The files on disk."""
+    boundary = boundary_of(request.headers.get("content-type", ""))
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Refused(415, "body", "send the form as it is, without Content-Encoding")
+    allowance = await read(store, intake.allowance, store, settings, owner)
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdecimal() else None  # the guard has seen that it is sane
+    return await receive(request.stream(), boundary, settings, announced=announced, allowance=allowance)
+
+
+async def _register(received: Received, store: Store, settings: Settings, owner: str | None) -> tuple[Dataset, bool]:
+    """The data set in the store, with its import job; the files stay only if that job needs them."""
+    needed = False
+    try:
+        for pause in (*REGISTER_PAUSES, None):
+            try:
+                dataset, needed = await in_thread(intake.register, received, store, settings, owner)
+                return dataset, needed
+            except Unavailable:
+                needed = True  # perhaps: an answer was lost. If not, they are swept away later
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+        raise AssertionError
+    finally:
+        if not needed:
+            await asyncio.shield(in_thread(received.upload.discard))
+
+
+async def _checked(request: Request, dataset: Dataset, store: Store, settings: Settings) -> Dataset:
+    """The data set once its check has ended, or as it is when that takes too long or the client has gone."""
+    began, pause, alone = time.monotonic(), 0.05, False
+    while dataset.state == "checking":
+        waited = time.monotonic() - began
+        if waited >= settings.upload_wait_seconds or await request.is_disconnected():
+            break
+        if waited >= ALONE_SECONDS and not alone:
+            if not await read(store, store.dispatchers.alive, settings.lease_seconds):
+                break
+            alone = True
+        await asyncio.sleep(pause)
+        pause = min(0.25, 1.2 * pause)
+        found = await read(store, store.datasets.get, dataset.ref)
+        if found is None:
+            raise Problem(409, "the data set was deleted while it was being checked")
+        dataset = found
+    return dataset if dataset.state != "checking" else await in_thread(settled, dataset, store)

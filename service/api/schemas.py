@@ -1,0 +1,162 @@
+"""The documents that clients read, for OpenAPI and for tests; answers are built by service.api.views without them.
+
+The specs in them are those that clients send, with every default written out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainer.config import TrainSpec
+from tuner.config import SweepSpec
+
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+Moment = Annotated[
+    str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", examples=["2026-05-04T09:30:00.000Z"])
+]
+
+
+class Document(BaseModel):
+    """Closed, so that a test notices when an answer has more than is described here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Failure(Document):
+    """Why a job failed."""
+
+    kind: Literal["invalid", "oom", "infra", "deadline"] = Field(
+        description="invalid: change the spec or the data; oom: memory; infra: machine, disk or network; deadline"
+    )
+    message: str
+
+
+class Retries(Document):
+    """How often a job was tried again, by what had gone wrong."""
+
+    infra: int
+    oom: int
+
+
+class Progress(BaseModel):
+    """How far the job is; empty until it runs. What is not known is left out or null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    phase: str | None = Field(None, description="what it does at the moment, such as train, export, evaluate")
+    epoch: int | None = None
+    epochs: int | None = Field(None, description="how many there will be")
+    share: float | None = Field(None, description="of the whole job, from 0 to 1")
+    epochs_per_second: float | None = None
+    eta_seconds: float | None = Field(None, description="until it is done, at the present pace")
+
+
+class Links(Document):
+    """Where what belongs to a job is to be found; null for what there is not, or not yet."""
+
+    self: str
+    events: str = Field(description="server-sent events")
+    log: str
+    metrics: str = Field(description="figures by epoch")
+    cancel: str | None
+    embeddings: str | None = Field(description="the manifest, which names the other files beside it")
+    figures: list[str]
+    mlflow: str | None = Field(description="the job's run in MLflow's own pages")
+    trials: str | None = Field(None, description="of a sweep")
+    best: str | None = Field(None, description="of a sweep: the training spec with its best settings")
+
+
+class JobSummary(Document):
+    """A job or sweep in a list."""
+
+    id: str = Field(examples=["01jx0a3z5m8q2v7w9c4t6r1b0d"])
+    kind: Literal["train", "sweep", "import"]
+    name: str | None
+    state: State = Field(description="the last three are final")
+    attempt: int = Field(description="how often it was started; 0 while it has not been")
+    priority: int
+    owner: str | None = Field(description="id of the key that submitted it")
+    created: Moment
+    started: Moment | None
+    ended: Moment | None
+    deadline: Moment | None
+    dataset: str = Field(description="the data set's name, with its version where it has one")
+    spec_hash: str = Field(description="equal for specs that train the same")
+    memory_bytes: int | None = Field(description="what it was estimated to need")
+    retries: Retries
+    progress: Progress
+    metrics: dict[str, Any] = Field(description="its newest figures")
+    failure: Failure | None
+    mlflow_run_id: str | None
+    tracker_error: str | None = Field(description="what MLflow could not be told, if so; the job goes on without")
+    last_event: int = Field(description="number of its newest event")
+    links: Links
+
+
+class JobDocument(JobSummary):
+    """A training job."""
+
+    spec: TrainSpec | None = Field(description="with every default written out; null for the check of an upload")
+
+
+class SweepDocument(JobSummary):
+    """A sweep."""
+
+    spec: SweepSpec = Field(description="with every default written out")
+
+
+class JobPage(Document):
+    """Some jobs, newest first."""
+
+    items: list[JobSummary]
+    next: str | None = Field(description="as `cursor`, gives the next page; null on the last")
+
+
+class Series(Document):
+    """Figures over time: one list per figure, each as long as `epochs`."""
+
+    epochs: list[int] = Field(description="of a sweep: its trials that have ended, counted in that order")
+    series: dict[str, list[float | None]]
+    every: int = Field(description="only every so many epochs, and the last, are here")
+
+
+class Trials(Document):
+    """A sweep's trials, by number, and what they have come to."""
+
+    objective: str
+    protocol: str = Field(description="how the values came about")
+    states: dict[str, int] = Field(description="trials by state")
+    best: int | None = Field(description="number of the best trial so far")
+    value: float | None = Field(description="of the best trial")
+    trials: list[dict[str, Any]] = Field(
+        description="number, state, origin, value, each searched field by its dotted path, epoch, seconds, figures"
+    )
+    next: int | None = Field(description="as `after`, gives the next trials; null if there are no more")
+
+
+class FieldProblem(Document):
+    field: str = Field(description="dotted path", examples=["objective.temperature"])
+    message: str
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457; every error is answered with one."""
+
+    model_config = ConfigDict(extra="allow", title="Problem")
+
+    type: str = Field(examples=["about:blank"])
+    title: str = Field(examples=["Unprocessable Content"])
+    status: int = Field(ge=400, le=599, examples=[422])
+    detail: str = Field(examples=["objective.temperature: Input should be greater than 0.025"])
+    instance: str = Field(description="names this very answer in the log; also in the header X-Request-ID")
+    errors: list[FieldProblem] | None = None
+
+
+class Alive(Document):
+    status: Literal["alive"]
+
+
+class Ready(Document):
+    status: Literal["ready"]

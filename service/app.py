@@ -1,0 +1,94 @@
+"""The API as an ASGI app: `create_app(settings)`, and nothing at module level.
+
+uvicorn --factory service.app:from_environment        what `nml serve` starts
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib import metadata
+from typing import Any
+
+import anyio
+from fastapi import FastAPI
+
+from service.api import openapi, problems
+from service.api.edge.guard import Guard
+from service.api.edge.measures import Measures
+from service.api.events.feed import Feed
+from service.api.readiness import Readiness
+from service.api.routes.datasets import router as datasets
+from service.api.routes.jobs import add_jobs
+from service.api.routes.operations import router as operations
+from service.api.routes.sweeps import add_sweeps
+from service.api.security import Keyring
+from service.api.shutdown import told_of_stop
+from service.settings import Settings
+from service.store import open_store
+
+_WRITERS = 20  # at a time, where the database takes several
+TAGS = [
+    {"name": "jobs", "description": "Training: submit, follow, fetch."},
+    {"name": "sweeps", "description": "Searches over settings."},
+    {"name": "datasets", "description": "Graphs to train on."},
+    {"name": "operations", "description": "For those who run the service."},
+]
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The app; the database is opened, and brought up to date, when it starts."""
+    measures = Measures()
+    app = FastAPI(
+        title="NML-GCL", version=_version(), description=openapi.DESCRIPTION, openapi_tags=TAGS, lifespan=_lifespan,
+        docs_url=None, redoc_url=None, redirect_slashes=False, separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.state.settings, app.state.measures = settings, measures
+    problems.install(app)
+    add_jobs(app.router)  # not include_router: FastAPI would look for a route twice
+    add_sweeps(app.router)
+    app.include_router(datasets)
+    app.include_router(operations)
+    app.add_middleware(Guard, settings=settings, measures=measures, state=app.state)
+    described: dict[str, Any] = {}
+
+    def describe() -> dict[str, Any]:
+        if not described:
+            described.update(openapi.document(app, keys_required=settings.keys_required))
+        return described
+
+    app.openapi = describe  # type: ignore[method-assign]
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The app with settings from the environment, for uvicorn's --factory."""
+    return create_app(Settings())
+
+
+def _version() -> str:
+    try:
+        return metadata.version("nml-gcl")
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        return "0"
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    store = await asyncio.to_thread(open_store, settings)
+    feed = Feed(store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers)
+    app.state.store, app.state.feed = store, feed
+    app.state.writers = anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS)
+    app.state.keyring, app.state.readiness = Keyring(store), Readiness(store, settings)
+    polling = asyncio.create_task(feed.run())
+    try:
+        with told_of_stop(feed.close):
+            yield
+    finally:
+        feed.close()
+        polling.cancel()
+        with suppress(asyncio.CancelledError):
+            await polling
+        store.close()

@@ -1,0 +1,123 @@
+"""`nml serve`: the API and its dispatcher on one machine, or one of them alone."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.connect import DEFAULT_URL, say
+from trainer.errors import Infrastructure, InvalidInput
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+
+class Role(StrEnum):
+    """Which processes to run."""
+
+    ALL = "all"
+    API = "api"
+    DISPATCHER = "dispatcher"
+
+
+class RunnerName(StrEnum):
+    """What trains."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to listen on; default 127.0.0.1, this machine only")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="default 8000")] = None,
+    home: Annotated[Path | None, typer.Option(help="where everything is kept; default NML_HOME, else ~/.nml")] = None,
+    role: Annotated[
+        Role, typer.Option(help="run both processes, or one alone (several dispatchers may run)")
+    ] = Role.ALL,
+    workers: Annotated[int | None, typer.Option(min=1, max=64, help="API processes; default 1")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="jobs at a time; default: one for every two CPUs")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="memory of all jobs together, e.g. 16GB; default: most")
+    ] = None,
+    runner: Annotated[RunnerName | None, typer.Option(help="train in processes of this machine, or on Ray")] = None,
+    ray_jobs_url: Annotated[str | None, typer.Option(help="Ray's dashboard, such as http://head:8265")] = None,
+    mlflow_ui: Annotated[
+        bool, typer.Option("--mlflow-ui", help="also start MLflow's own pages, and link to them")
+    ] = False,
+) -> None:
+    """Serve the REST API and run what is submitted. The environment can set the same and more, as NML_HOST, NML_PORT, …
+
+    nml serve --mlflow-ui
+    nml serve --host 0.0.0.0 --role api        (other machines need a key: nml keys create)
+    """
+    settings = settings_from(
+        host=host, port=port, home=home, api_workers=workers, concurrency=concurrency, memory_limit=memory_limit,
+        runner=runner, ray_jobs_url=ray_jobs_url,
+    )  # fmt: skip
+    from service.dispatch import supervisor
+
+    if role is not Role.DISPATCHER:
+        remind_of_keys(settings)
+        tell_how_to_use(settings, role)
+    supervisor.serve(settings, role=role.value, mlflow_ui=mlflow_ui, say=typer.echo)
+
+
+def settings_from(**given: Any) -> Settings:
+    """The service's settings: what is given, else the environment, else the defaults.
+
+    Raises:
+        InvalidInput: a value cannot be used; names the option and the variable.
+    """
+    from pydantic import ValidationError
+
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        found = []
+        for problem in error.errors():
+            name = str(problem["loc"][0]) if problem["loc"] else ""
+            found.append(f"NML_{name.upper()}: {problem['msg']}" if name else problem["msg"])
+        raise InvalidInput("; ".join(found)) from error
+
+
+def tell_how_to_use(settings: Settings, role: Role) -> None:
+    """What to do once the addresses below answer, which the supervisor prints."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
+    url = f"http://{host}:{settings.port}"
+    where = "" if url == DEFAULT_URL else f" --url {url}"
+    typer.echo(f"Starting; ready for jobs when {url}/readyz says so. Then, in another terminal:")
+    typer.echo(f"  nml submit --dataset digits --watch{where}")
+    if role is Role.API:
+        typer.echo("Jobs wait until a dispatcher runs too: nml serve --role dispatcher")
+
+
+def remind_of_keys(settings: Settings) -> None:
+    """Say how to make a key where one is needed and there is none: else everything would be refused."""
+    if not settings.keys_required:
+        return
+    from service.store import open_store
+    from service.store.errors import Unavailable
+
+    try:
+        store = open_store(settings)
+    except Unavailable as error:
+        raise Infrastructure(str(error)) from error
+    try:
+        moment = time.time()
+        usable = [key for key in store.keys.list() if not key.revoked and (key.expires is None or key.expires > moment)]
+    finally:
+        store.close()
+    if not usable:
+        say(
+            f"Beyond this machine's loopback every request needs an API key, and there is none yet. Make one:\n"
+            f"  nml keys create NAME --scope submit --home {quote(str(settings.home))}"
+        )

@@ -1,0 +1,9 @@
+"""The service from Python; what is not named here may change."""
+
+from __future__ import annotations
+
+from service.client._client import Client
+from service.client._documents import Dataset, Event, Job, Sweep
+from service.client._errors import ApiError, JobFailed, Unreachable
+
+__all__ = ["ApiError", "Client", "Dataset", "Event", "Job", "JobFailed", "Sweep", "Unreachable"]

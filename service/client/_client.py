@@ -1,0 +1,345 @@
+"""The service from Python: submit, watch, fetch.
+
+with Client() as client:                       # NML_URL and NML_API_KEY say where, and who asks
+    job = client.submit({"data": {"name": "digits"}})
+    for event in client.events(job):
+        print(event.type, event.data)
+    vectors, ids = client.embeddings(job)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from service.client import _files, _stream
+from service.client._documents import Dataset, Event, Job, Sweep, dataset_from, job_from
+from service.client._errors import ApiError, JobFailed
+from service.client._wire import Notice, Wire
+from trainer.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainer.config import TrainSpec
+    from tuner.config import SweepSpec
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+PAGE = 100
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_POLL = 2.0  # seconds
+_Kind = TypeVar("_Kind", bound=Job)
+
+
+class Client:
+    """One service. May be shared by threads; closes its connections at the end of a `with`, or by `close`.
+
+    Every method raises ApiError if the service refuses, and Unreachable if it does not answer. All requests are safe
+    to repeat and are repeated for `patience` seconds while the service is busy or away: a job is never made twice.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        patience: float = 30.0,
+        notice: Notice | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ):
+        """
+        Args:
+            url: where the service is; none: NML_URL, else this machine's port 8000.
+            key: from `nml keys create`; none: NML_API_KEY if that is set; "": no key.
+            timeout: seconds to wait for a single answer.
+            patience: seconds to go on trying while there is none.
+            notice: told, in a sentence, when an attempt failed and others follow.
+            transport: for httpx, in place of a connection.
+        """
+        url = url or os.environ.get("NML_URL") or DEFAULT_URL
+        key = os.environ.get("NML_API_KEY") if key is None else key
+        self._wire = Wire(url, key, timeout=timeout, patience=patience, notice=notice, transport=transport)
+
+    @property
+    def url(self) -> str:
+        """The service's address."""
+        return self._wire.url
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._wire.close()
+
+    # Submitting
+
+    def submit(
+        self,
+        spec: Mapping[str, Any] | TrainSpec,
+        *,
+        name: str | None = None,
+        priority: int = 0,
+        deadline_minutes: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Queue a training job.
+
+        Args:
+            spec: a training spec; sections left out are those of its preset.
+            name: what to call it in lists.
+            priority: higher ones start first.
+            deadline_minutes: from now; a job that has not ended then fails with kind "deadline".
+            idempotency_key: calls with the same key and spec give the same job; none: each call makes one.
+        """
+        query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
+        return job_from(Job, self._submit("v1/jobs", spec, query, idempotency_key))
+
+    def submit_sweep(
+        self,
+        spec: Mapping[str, Any] | SweepSpec,
+        *,
+        name: str | None = None,
+        priority: int = 0,
+        deadline_minutes: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sweep:
+        """Queue a sweep; as `submit`, with a sweep spec."""
+        query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
+        return job_from(Sweep, self._submit("v1/sweeps", spec, query, idempotency_key))
+
+    # Looking
+
+    def job(self, job_id: str) -> Job:
+        """One job as it is now; a Sweep if it is one."""
+        path = _path("v1/jobs", job_id)
+        try:
+            return _job_at(path, self._get(path))
+        except ApiError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+            try:
+                return self.sweep(job_id)
+            except ApiError:
+                raise error from None  # "no such job" is what to say
+
+    def jobs(self, *, state: str | None = None, dataset: str | None = None, limit: int | None = None) -> Iterator[Job]:
+        """Training jobs, newest first, page by page; at most `limit`."""
+        return self._listed(Job, "v1/jobs", {"state": state, "dataset": dataset}, limit)
+
+    def sweep(self, sweep_id: str) -> Sweep:
+        """One sweep as it is now."""
+        return job_from(Sweep, self._get(_path("v1/sweeps", sweep_id)))
+
+    def sweeps(self, *, state: str | None = None, limit: int | None = None) -> Iterator[Sweep]:
+        """Sweeps, newest first; at most `limit`."""
+        return self._listed(Sweep, "v1/sweeps", {"state": state}, limit)
+
+    def trials(self, sweep_id: str) -> list[dict[str, Any]]:
+        """One row per trial of a sweep, by number."""
+        path, rows, after = _path("v1/sweeps", sweep_id, "trials"), list[dict[str, Any]](), None
+        while True:
+            page = self._get(path, **({} if after is None else {"after": after}))
+            rows += page["trials"]
+            after = page["next"]
+            if after is None:
+                return rows
+
+    def best(self, sweep_id: str) -> dict[str, Any]:
+        """The training spec with a sweep's best settings, ready to submit."""
+        found: dict[str, Any] = self._get(_path("v1/sweeps", sweep_id, "best"))
+        return found
+
+    # Following
+
+    def events(self, job: str | Job, *, after: int = 0) -> Iterator[Event]:
+        """All that happens to a job or sweep, from event number `after` + 1 to its end; ends with the job.
+
+        Every event comes once and in order, whether or not the connection breaks or the service restarts meanwhile.
+        """
+        return _stream.follow(self._wire, f"{self._place(job)}/events", after)
+
+    def wait(self, job: str | Job, timeout: float | None = None) -> Job:
+        """The job once it has succeeded.
+
+        Raises:
+            JobFailed: it failed or was cancelled; says why.
+            TimeoutError: it has not ended within `timeout` seconds. It goes on.
+        """
+        path, until, pause = self._place(job), None if timeout is None else time.monotonic() + timeout, 0.1
+        while not (found := self._at(path)).is_terminal:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"job {found.id} is still {found.state} after {timeout:g} s")
+            time.sleep(pause if left is None else min(pause, left))
+            pause = min(1.5 * pause, _LONGEST_POLL)
+        if found.state != "succeeded":
+            raise JobFailed(found.id, found.failure_kind or found.state, found.failure_message or found.state)
+        return found
+
+    def log(self, job: str | Job, *, tail: int | None = None) -> str:
+        """What the job's process wrote; only the last `tail` lines if given."""
+        query = {} if tail is None else {"tail": tail}
+        headers = {"Accept": "text/plain, application/problem+json"}
+        return self._wire.request("GET", f"{self._place(job)}/log", params=query, headers=headers).text
+
+    # Results
+
+    def metrics(self, job: str | Job) -> dict[str, Any]:
+        """Figures by epoch: {"epochs": [1, 2, …], "series": {"loss": […], …}}."""
+        found: dict[str, Any] = self._get(f"{self._place(job)}/metrics")
+        return found
+
+    def figure(self, job: str | Job, name: str) -> bytes:
+        """A picture of the run, by its name in the job's links."""
+        path = f"{self._place(job)}/figures/{_segment(name)}"
+        return self._wire.request("GET", path, headers={"Accept": "*/*"}).content
+
+    def embeddings(self, job: str | Job, directory: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Float32 vectors [N, dim] and the ids of their rows [N], compared with their checksums.
+
+        Args:
+            directory: keep the files there, and the vectors on disk (memory-mapped); none: all in memory.
+
+        Raises:
+            Infrastructure: what came is not what was exported.
+        """
+        path = f"{self._place(job)}/embeddings"
+        if directory is not None:
+            return _files.embeddings(self._wire, path, Path(directory), mapped=True)
+        with tempfile.TemporaryDirectory(prefix="nml-") as place:
+            return _files.embeddings(self._wire, path, Path(place), mapped=False)
+
+    # Ending
+
+    def cancel(self, job: str | Job) -> Job:
+        """End a job that waits now, and a running one after it wrote a checkpoint. One already cancelled stays so."""
+        path = self._place(job)
+        try:
+            return _job_at(path, self._wire.request("POST", f"{path}/cancel").json())
+        except ApiError as error:
+            if error.status == httpx.codes.CONFLICT and (found := self._at(path)).state == "cancelled":
+                return found  # by us, where the answer to an earlier attempt was lost
+            raise
+
+    def delete(self, job: str | Job) -> None:
+        """Remove a job that has ended, and its files."""
+        self._wire.delete(self._place(job))
+
+    # Data sets
+
+    def datasets(self) -> Iterator[Dataset]:
+        """All graphs that a job can name: built in, public, and uploaded."""
+        return map(dataset_from, self._pages("v1/datasets", {}, None))
+
+    def dataset(self, name: str) -> Dataset:
+        """One graph by name (its newest version) or by reference."""
+        return dataset_from(self._get(_path("v1/datasets", name)))
+
+    def push_dataset(
+        self,
+        name: str,
+        *,
+        nodes: str | Path | None = None,
+        edges: str | Path | None = None,
+        npz: str | Path | None = None,
+        options: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Dataset:
+        """Upload a graph of any size and wait until it is checked. The same content again is the same version.
+
+        Args:
+            nodes, edges: CSV or Parquet tables; or else npz: one file.
+            options: how to read them, such as {"id_column": "key"} (fields of data.files).
+            progress: told the bytes sent so far, and those to send in all.
+
+        Raises:
+            InvalidInput: a file cannot be read.
+            JobFailed: it was found unusable, after it had been uploaded.
+        """
+        given = {"npz": npz, "nodes": nodes, "edges": edges}
+        files = {field: Path(path) for field, path in given.items() if path is not None}
+        if not files:
+            raise InvalidInput("give one source: nodes and edges, or npz")
+        fields = {"name": name} | ({"options": json.dumps(dict(options))} if options else {})
+        found = dataset_from(_files.upload(self._wire, "v1/datasets", fields, files, progress).json())
+        pause = 0.1
+        while found.state == "checking":
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_POLL)
+            found = self.dataset(found.ref)
+        if found.state == "failed":
+            raise JobFailed(found.ref, "invalid", str(found.document.get("failure") or "it could not be imported"))
+        return found
+
+    def delete_dataset(self, ref: str) -> None:
+        """Remove one version of an uploaded graph; refused while a job uses it."""
+        self._wire.delete(_path("v1/datasets", ref))
+
+    # Underneath
+
+    def _get(self, path: str, **query: Any) -> Any:
+        return self._wire.request("GET", path, params=query).json()
+
+    def _submit(self, path: str, spec: Any, query: Mapping[str, Any], key: str | None) -> Any:
+        document = spec.model_dump(mode="json") if hasattr(spec, "model_dump") else spec
+        try:
+            body = json.dumps(document, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the spec cannot be written as JSON: {error}") from error
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._wire.request("POST", path, content=body, headers=headers, params=given).json()
+
+    def _pages(self, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
+        asked = {name: value for name, value in query.items() if value is not None}
+        left = limit
+        while left is None or left > 0:
+            page = self._get(path, **asked, limit=PAGE if left is None else min(PAGE, left))
+            yield from page["items"]
+            left = None if left is None else left - len(page["items"])
+            if page["next"] is None:
+                return
+            asked["cursor"] = page["next"]
+
+    def _listed(self, kind: type[_Kind], path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[_Kind]:
+        return (job_from(kind, document) for document in self._pages(path, query, limit))
+
+    def _place(self, job: str | Job) -> str:
+        """Where a job or sweep is to be found. An id alone does not tell which it is, so the service is asked."""
+        found = job if isinstance(job, Job) else self.job(job)
+        return _path("v1/sweeps" if isinstance(found, Sweep) else "v1/jobs", found.id)
+
+    def _at(self, path: str) -> Job:
+        return _job_at(path, self._get(path))
+
+
+def _job_at(path: str, document: Mapping[str, Any]) -> Job:
+    return job_from(Sweep if path.startswith("v1/sweeps") else Job, document)
+
+
+def _path(*parts: str) -> str:
+    """Parts joined; the second and later ones come from outside and may not change where the path leads."""
+    return "/".join([parts[0], *map(_segment, parts[1:])])
+
+
+def _segment(text: str) -> str:
+    if not _SEGMENT.fullmatch(text):
+        raise InvalidInput(f"{text!r} cannot be the id or name of anything here; ids have letters, digits, . _ and -")
+    return text

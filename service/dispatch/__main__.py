@@ -1,0 +1,67 @@
+"""`python -m service.dispatch`: one dispatcher, with settings from the environment, until SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+
+from service.dispatch.dispatcher import Dispatcher
+from service.dispatch.local import LocalRunner
+from service.dispatch.runner import Runner
+from service.settings import Settings
+from service.store import Store, open_store
+from service.store.errors import Unavailable
+
+WAIT_SECONDS = 1.0  # between attempts to reach a database that is not there yet
+log = logging.getLogger("service.dispatch")
+
+
+def make_runner(settings: Settings) -> Runner:
+    """Where the settings say that jobs run.
+
+    Raises:
+        InvalidInput: Ray cannot be used as it is set up.
+    """
+    if settings.runner == "ray":
+        from service.dispatch.ray import RayRunner
+
+        return RayRunner(settings.ray_jobs_url or "")
+    return LocalRunner()
+
+
+def main() -> int:
+    """Dispatch until told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings = Settings()
+    runner = make_runner(settings)
+    store = _patiently(settings, stop)
+    if store is None:
+        return 0
+    try:
+        Dispatcher(settings, store, runner).run(stop)
+    finally:
+        store.close()
+    return 0
+
+
+def _patiently(settings: Settings, stop: threading.Event) -> Store | None:
+    """The store, as soon as its database answers; None if we are told to stop before."""
+    has_warned = False
+    while not stop.is_set():
+        try:
+            return open_store(settings)
+        except Unavailable as error:
+            if not has_warned:
+                log.warning("waiting for the database: %s", error)
+            has_warned = True
+            stop.wait(WAIT_SECONDS)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""One attempt of one job in a dispatcher's hands, from its start to what follows from its end.
+
+Whatever is done here may be cut off by kill -9 between any two lines, and is then done again by the next dispatcher
+that holds the job. So each step is either a transaction, or can be repeated, and they come in this order:
+
+    intent recorded → order written → keeper started → reference recorded
+    …events recorded, each once, until the process has ended and its file is read to the end…
+    data set concluded, MLflow told → the job ended or queued again, in one transaction
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from service.datasets.imports import conclude_import
+from service.dispatch.leavings import close_in_mlflow, is_left_open, result_of, tracking_note
+from service.dispatch.orders import Orders
+from service.dispatch.relay import Relay
+from service.dispatch.rules import Finish, Retry, decide
+from service.dispatch.runner import Gone, Order, Outcome, Runner, write_order
+from service.settings import Settings
+from service.store import Store
+from service.store.errors import Fenced, Unavailable
+from service.store.records import Claim, Job
+from trainer.errors import Cancelled
+
+BATCHES = 20  # recorded for one job before others get their turn
+NOTE_SECONDS = 1.0  # between looks at tracking.json
+log = logging.getLogger("service.dispatch")
+
+
+@dataclass(frozen=True)
+class Household:
+    """What all cares share."""
+
+    settings: Settings
+    store: Store
+    runner: Runner
+    orders: Orders
+    clock: Callable[[], float] = time.time
+
+
+class Care:
+    """Made by `claimed` or `adopted`; then `press` and `tick` again and again.
+
+    Every method but `press` may raise Unavailable (call again) and Fenced (call `abandon` and forget it).
+    """
+
+    def __init__(self, house: Household, job: Job, *, begun: bool):
+        self.job, self.claim = job, Claim.on(job)
+        self._house = house
+        self.order: Order = house.orders.order(job)
+        self._reference = job.runner
+        self._begun = begun  # whether someone may have started it
+        self._recorded = True  # the reference, in the store
+        self._ended: Outcome | Gone | None = None
+        self._relay: Relay | None = None
+        self._renewed = float("-inf")
+        self._stop_asked: float | None = None
+        self._note_read = float("-inf")
+        self.stopping = False  # the dispatcher itself is about to stop
+        self.closing: list[subprocess.Popen[bytes]] = []
+
+    def see(self, job: Job) -> None:
+        """The job as the store has it by now, still ours: its state tells whether someone wants it cancelled."""
+        self.job = job
+
+    def press(self) -> None:
+        """End the process if it should end: ask, then force it. Needs no database."""
+        settings, job = self._house.settings, self.job
+        late = job.deadline is not None and self._house.clock() >= job.deadline
+        if self._ended is not None or not (job.state == "cancelling" or late or self.stopping):
+            return
+        now = time.monotonic()
+        self._stop_asked = self._stop_asked or now
+        force = now - self._stop_asked >= settings.stop_grace_seconds
+        try:
+            self._house.runner.stop(self.order, self._reference, force=force)
+        except OSError as error:
+            log.warning("job %s: cannot be stopped at the moment: %s", job.id, error)
+
+    def tick(self) -> bool:
+        """Start, renew, relay, and settle it if the process has ended. Returns whether nothing is left to do."""
+        if not self._begun:
+            self._start()
+        if time.monotonic() - self._renewed >= self._house.settings.lease_seconds / 3:
+            self.renew()
+        if not self._recorded:
+            self._record_reference()
+        if self._ended is None:
+            self._poll()  # before relaying: all that it wrote is then in the file
+        if self._relayed() and self._ended is not None:
+            self._settle(self._ended)
+            return True
+        return False
+
+    def renew(self) -> None:
+        """Keep the lease, and the run on its leash."""
+        self.job = self._house.store.claims.renew(self.claim, self._house.settings.lease_seconds)
+        self._renewed = time.monotonic()
+        self._touch_leash()
+
+    def give_up(self, error: Exception) -> None:
+        """End a job that cannot be looked after: something about it is beyond us every time."""
+        with contextlib.suppress(OSError):
+            self._house.runner.stop(self.order, self._reference, force=True)
+        message = f"the dispatcher cannot handle this job ({type(error).__name__}: {error})"
+        self._house.store.claims.finish(self.claim, "failed", failure_kind="infra", failure_message=message[:2_000])
+
+    def release(self) -> None:
+        """Let another dispatcher have it now; its process goes on."""
+        with contextlib.suppress(Fenced):
+            self._house.store.claims.release(self.claim)
+
+    def abandon(self) -> None:
+        """It is another's now, and so is its process, unless nobody but us knows of that."""
+        if not self._recorded:
+            with contextlib.suppress(OSError):
+                self._house.runner.stop(self.order, self._reference, force=True)
+
+    def close(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+
+    # Steps
+
+    def _start(self) -> None:
+        """Start the attempt that was just claimed. Where that fails, the attempt has ended."""
+        house, job = self._house, self.job
+        if job.deadline is not None and house.clock() >= job.deadline:
+            self._begun, self._ended = True, Gone("its turn had not come")
+            return
+        intent = house.runner.intent(self.order)
+        self.job = house.store.claims.record(self.claim, runner=intent)
+        self._renewed = time.monotonic()  # by the claim
+        self._reference, self._begun = intent, True
+        try:
+            house.orders.write_spec(job)
+            write_order(self.order)
+            self._touch_leash()
+            self._reference = house.runner.start(self.order)
+        except OSError as error:
+            self._ended = Outcome(None, kind="infra", message=f"it cannot be started: {error}")
+            return
+        self._recorded = False
+        self._record_reference()
+
+    def _record_reference(self) -> None:
+        self.job = self._house.store.claims.record(self.claim, runner=self._reference)
+        self._recorded = True
+
+    def _poll(self) -> None:
+        try:
+            status = self._house.runner.poll(self.order, self._reference)
+        except OSError as error:
+            log.warning("job %s: cannot be looked at for the moment: %s", self.job.id, error)
+            return
+        if isinstance(status, Outcome | Gone):
+            self._ended = status
+
+    def _relayed(self) -> bool:
+        """Record news; whether the file is read to its end."""
+        if self.job.kind == "import":
+            return True
+        store, directory = self._house.store, self._house.settings.run_directory(self.job.id)
+        if self._relay is None:
+            # From the store, not from memory: what the last transaction did may be unknown to us.
+            job = store.jobs.get(self.job.id)
+            if job is None:
+                raise Fenced(f"job {self.job.id} is no more")
+            series = store.events.series(job.id) if job.relay and job.kind == "train" else []
+            self._relay = Relay(job, series, directory)
+        try:
+            for _ in range(BATCHES):
+                batch = self._relay.next_batch()
+                updates = batch.updates | self._mlflow_run()
+                if batch.events or updates:
+                    self.job = store.claims.record(self.claim, batch.events, **updates)
+                if not batch.more:
+                    return True
+        except OSError as error:
+            log.warning("job %s: its events cannot be read at the moment: %s", self.job.id, error)
+            return self._ended is not None  # the disk is broken: the end counts for more than the last lines
+        except (Unavailable, Fenced):
+            self.close()
+            raise
+        return False
+
+    def _mlflow_run(self) -> dict[str, Any]:
+        if self.job.mlflow_run_id is not None or time.monotonic() - self._note_read < NOTE_SECONDS:
+            return {}
+        self._note_read = time.monotonic()
+        run = tracking_note(self._house.settings.run_directory(self.job.id)).get("run_id")
+        return {} if run is None else {"mlflow_run_id": run[:64]}
+
+    def _settle(self, ended: Outcome | Gone) -> None:
+        """Decide, and let everyone know. May be repeated in whole."""
+        house, claims = self._house, self._house.store.claims
+        self._record_last_words()
+        decision = decide(self.job, ended, house.clock(), house.settings, stopping=self.stopping)
+        if isinstance(decision, Finish) and self.job.kind == "import":
+            decision = self._conclude_import(decision)
+        if isinstance(decision, Retry):
+            self.job = claims.requeue(
+                self.claim, not_before=decision.not_before, reason=decision.reason, failure_kind=decision.kind,
+                infra_retries=decision.infra_retries, oom_retries=decision.oom_retries,
+            )  # fmt: skip
+            log.info("job %s, attempt %d: %s, %s", self.job.id, self.job.attempt, self.job.state, decision.reason)
+            if self.job.is_terminal:  # someone wanted it cancelled at the last moment
+                self._tell_mlflow(ended, Finish("cancelled"))
+            return
+        self._tell_mlflow(ended, decision)
+        succeeded = decision.state == "succeeded"
+        result = result_of(self.job.kind, house.settings.run_directory(self.job.id)) if succeeded else None
+        self.job = claims.finish(
+            self.claim, decision.state, failure_kind=decision.kind, failure_message=decision.message, result=result
+        )
+        log.info("job %s, attempt %d: %s%s", self.job.id, self.job.attempt, decision.state, _because(decision))
+
+    def _record_last_words(self) -> None:
+        note = tracking_note(self._house.settings.run_directory(self.job.id))
+        updates: dict[str, Any] = {}
+        if "run_id" in note and self.job.mlflow_run_id is None:
+            updates["mlflow_run_id"] = note["run_id"][:64]
+        if note.get("error") != self.job.tracker_error:
+            updates["tracker_error"] = note.get("error")
+        if updates:
+            self.job = self._house.store.claims.record(self.claim, **updates)
+
+    def _conclude_import(self, decision: Finish) -> Finish | Retry:
+        house = self._house
+        failure = None if decision.state == "succeeded" else decision.message or "its check was cancelled"
+        try:
+            conclude_import(self.job, house.store, house.settings, failure=failure)
+        except (OSError, ValueError) as error:
+            if failure is not None:
+                raise
+            unread = Outcome(None, kind="infra", message=f"the imported graph cannot be read: {error}")
+            again = decide(self.job, unread, house.clock(), house.settings, stopping=self.stopping)
+            return self._conclude_import(again) if isinstance(again, Finish) else again
+        return decision
+
+    def _tell_mlflow(self, ended: Outcome | Gone, decision: Finish) -> None:
+        """Close the run in MLflow if its trainer could not: a process of its own that nobody waits for."""
+        directory = self._house.settings.run_directory(self.job.id)
+        said = isinstance(ended, Outcome) and ended.exit_code in (0, Cancelled.exit_code)
+        if said or self.closing or self.job.kind == "import" or not is_left_open(directory):
+            return
+        with contextlib.suppress(OSError):
+            cancelled = decision.state == "cancelled"
+            reason = decision.message or ("cancelled" if cancelled else "its process was killed")
+            environment = self._house.orders.environment()
+            self.closing.append(close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason))
+
+    def _touch_leash(self) -> None:
+        with contextlib.suppress(OSError):
+            self.order.directory.mkdir(parents=True, exist_ok=True)
+            self.order.leash_file.touch()
+
+
+def claimed(house: Household, job: Job) -> Care:
+    """A job that is to be started."""
+    return Care(house, job, begun=False)
+
+
+def adopted(house: Household, job: Job) -> Care:
+    """A job whose process someone else has started, or was about to."""
+    return Care(house, replace(job, runner=job.runner or house.runner.intent(house.orders.order(job))), begun=True)
+
+
+def _because(decision: Finish) -> str:
+    if decision.kind is None:
+        return ""
+    return f" ({decision.kind}: {(decision.message or '').strip().splitlines()[0] if decision.message else ''})"

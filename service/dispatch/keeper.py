@@ -1,0 +1,260 @@
+"""`python -m service.dispatch.keeper ORDER.json`: start one trainer, watch over it, and say in any case how it ended.
+
+It is small on purpose (standard library, a few megabytes) and stands between dispatcher and trainer so that
+- the outcome is on disk whether or not a dispatcher is alive to see it, and also when the disk is full by then,
+- output is read to the end: what the disk does not take is dropped, and the trainer never notices,
+- the trainer ends if the keeper is killed (PR_SET_PDEATHSIG), and whatever the trainer leaves behind ends after it, for
+  orphans become the keeper's children (PR_SET_CHILD_SUBREAPER),
+- a trainer that no dispatcher owns any more ends (the leash), so that another machine may start it again.
+
+SIGTERM is handed on once: a second one would end a trainer that is writing its checkpoint. Exit code: 0 once the
+outcome is written, 1 if it was not, 2 if nothing was started because this attempt had been started before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service.dispatch.descendants import descendants, oom_kills
+from service.dispatch.runner import PYTHON, Order, read_order, take_attempt, write_outcome
+from service.dispatch.tether import adopt_orphans, tethered
+
+TICK_SECONDS = 0.5  # between looks at leash, stop file and counters
+TIDY_SECONDS = 20.0  # for processes that outlive the trainer to end by themselves: Ray takes a while
+TAIL_BYTES = 4_096  # of output that may explain a failure
+REPORT_BYTES = 16_384  # of what it reports of its failure
+MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; a job that says more is not read anyway
+
+# RLIMIT_DATA counts private writable memory by address, not by use: besides what an estimate knows, stacks (8 MB a
+# thread, of which kilobytes are used), arenas, and what allocators round up. With torch on digits, Cora and Photo it
+# was 30 to 270 MB below the estimate with one thread, and 40 MB a thread more with eight. Files mapped for reading are
+# not counted. This bounds what goes wrong; the plan is what keeps a run small.
+MARGIN_SHARE, MARGIN_BYTES, MARGIN_PER_THREAD = 1.25, 500_000_000, 80_000_000
+
+
+class Keeper:
+    """One trainer in our care."""
+
+    def __init__(self, order: Order, outcome: int):
+        self._order, self._outcome = order, outcome
+        self._output = _Output(order.output_file)
+        self._said = b""  # by the trainer, of its failure
+        self._wanted = False  # someone asks us to end it
+        self._asked_at: float | None = None  # when we asked it to
+        self._killed = self._off_leash = False
+        self._leash: tuple[float, float] = (0.0, time.monotonic())  # its mtime, and since when we have seen that one
+        self._looked = 0.0
+        self._ooms = [oom_kills()] * 2  # at the last two looks
+
+    def run(self) -> int:
+        """Start, accompany, tidy up, tell. Returns the exit code."""
+        adopt_orphans()
+        output, output_end = _pipe()
+        report, report_end = _pipe()
+        wakeup, wakeup_end = _pipe()  # readable as soon as a signal arrives
+        os.set_blocking(wakeup_end, False)
+        signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._want)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            child = self._start(output_end, report_end)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._tell(None, None, "infra", f"cannot start {self._order.argv[0]}: {error}", False)
+            return 0
+        os.close(output_end)
+        os.close(report_end)
+        takers = {output: self._output.write, report: self._hear, wakeup: lambda _: None}
+        self._accompany(child, takers)
+        # Not the last look's count: the kernel counts first and kills then, and we may have looked in between.
+        by_kernel = child.returncode == -signal.SIGKILL and not self._killed and oom_kills() > self._ooms[0]
+        _end_descendants()
+        for end in (output, report):
+            while data := _read(end):
+                takers[end](data)
+        self._conclude(child.returncode, by_kernel)
+        return 0
+
+    def _start(self, output_end: int, report_end: int) -> subprocess.Popen[bytes]:
+        order, tether = self._order, tethered(signal.SIGKILL)
+        own = {name: value for name, value in os.environ.items() if order.inherit and name.startswith(order.inherit)}
+        environment = {**own, **order.environment, "NML_OUTCOME_FD": str(report_end)}
+        command = [sys.executable if order.argv[0] == PYTHON else order.argv[0], *order.argv[1:]]
+        limit = None if order.memory_bytes is None or order.gpus else data_limit(order.memory_bytes, order.cpus)
+
+        def prepare() -> None:
+            tether()
+            if limit is not None:
+                hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+                lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+                resource.setrlimit(resource.RLIMIT_DATA, (lower, lower))
+
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output_end, stderr=output_end,
+            pass_fds=[report_end], preexec_fn=prepare,
+        )  # fmt: skip
+
+    def _accompany(self, child: subprocess.Popen[bytes], takers: dict[int, Callable[[bytes], None]]) -> None:
+        poller = select.poll()
+        for end in takers:
+            poller.register(end, select.POLLIN)
+        while child.poll() is None:
+            for end, _ in poller.poll(1_000 * TICK_SECONDS):
+                data = _read(end)
+                if data == b"":  # closed at the other end
+                    poller.unregister(end)
+                elif data is not None:
+                    takers[end](data)
+            if self._wanted:
+                self._ask(child)
+            now = time.monotonic()
+            if now - self._looked >= TICK_SECONDS:
+                self._looked = now
+                self._look_after(child, now)
+
+    def _look_after(self, child: subprocess.Popen[bytes], now: float) -> None:
+        self._ooms = [self._ooms[1], oom_kills()]
+        if self._order.stop_file.exists():
+            self._ask(child)
+        try:
+            touched = self._order.leash_file.stat().st_mtime
+        except OSError:
+            touched = 0.0
+        # Changes are what counts, not the time on it: clocks of two machines differ, and jump.
+        if touched != self._leash[0]:
+            self._leash = (touched, now)
+        if now - self._leash[1] > self._order.leash_seconds:
+            self._off_leash = True
+            self._ask(child)
+        if self._off_leash and self._asked_at is not None and now - self._asked_at > self._order.stop_seconds:
+            self._killed = True
+            child.kill()
+
+    def _want(self, *_: object) -> None:
+        self._wanted = True
+
+    def _ask(self, child: subprocess.Popen[bytes]) -> None:
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            child.terminate()
+
+    def _hear(self, data: bytes) -> None:
+        self._said = (self._said + data)[:REPORT_BYTES]
+
+    def _conclude(self, returncode: int, by_kernel: bool) -> None:
+        exit_code, by = (returncode, None) if returncode >= 0 else (None, -returncode)
+        kind, message = _reported(self._said)
+        if self._off_leash and returncode != 0:
+            kind, message = "infra", f"no dispatcher looked after it for {self._order.leash_seconds:g} s"
+        elif by_kernel:
+            kind, message = "oom", "memory ran out, and the kernel ended the process"
+        elif message is None and returncode != 0:
+            how = f"exit code {exit_code}" if by is None else _signal_name(by)
+            last = self._output.tail.decode("utf-8", "replace").strip()
+            message = f"the process ended with {how}" + (f". Its last words:\n{last}" if last else ", without a word")
+        self._tell(exit_code, by, kind, message, by_kernel)
+
+    def _tell(self, exit_code: int | None, by: int | None, kind: str | None, message: str | None, oom: bool) -> None:
+        document: dict[str, Any] = {
+            "exit_code": exit_code, "signal": by, "kind": kind, "message": message, "oom_killed": oom,
+            "ended": time.time(),
+        }  # fmt: skip
+        write_outcome(self._outcome, document)
+
+
+class _Output:
+    """output.txt, for as long as the disk takes it, and the last of it in any case."""
+
+    def __init__(self, file: Path):
+        self.tail = b""
+        self._room = 0
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._room = MAX_OUTPUT_BYTES - os.fstat(self._descriptor).st_size
+
+    def write(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        if self._descriptor is None or self._room <= 0:
+            return
+        part = data[: self._room]
+        with contextlib.suppress(OSError):  # full: what does not fit is lost, the next part may fit again
+            self._room -= os.write(self._descriptor, part)
+
+
+def data_limit(memory_bytes: int, threads: int) -> int:
+    """RLIMIT_DATA for a trainer that may use so much memory: a bound on what goes wrong, not on the plan."""
+    return int(MARGIN_SHARE * memory_bytes) + MARGIN_BYTES + threads * MARGIN_PER_THREAD
+
+
+def _pipe() -> tuple[int, int]:
+    """Reading end, which never waits, and writing end."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _read(end: int) -> bytes | None:
+    """What there is to read; None: nothing now; empty: nothing ever."""
+    try:
+        return os.read(end, 65_536)
+    except BlockingIOError:
+        return None
+
+
+def _reported(said: bytes) -> tuple[str | None, str | None]:
+    """Kind and message from trainer.outcome; the first report counts, later ones follow from it."""
+    try:
+        document = json.loads(said.split(b"\n", 1)[0])
+        return str(document["kind"]), str(document["message"])
+    except (ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_descendants(wait: Callable[[float], None] = time.sleep) -> None:
+    """End what the trainer left behind: its own group at once, what has a session of its own may tidy up first."""
+    group, deadline = os.getpgrp(), time.monotonic() + TIDY_SECONDS
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # orphans that are now ours
+                pass
+        left = descendants(os.getpid())
+        if not left or time.monotonic() > deadline + TIDY_SECONDS:  # even SIGKILL may wait for a disk
+            return
+        for process, its_group in left:
+            if its_group == group or time.monotonic() > deadline:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+        wait(0.05)
+
+
+def main(arguments: list[str]) -> int:
+    """Keep the order in the file named."""
+    order = read_order(Path(arguments[0]))
+    descriptor = take_attempt(order)
+    if descriptor is None:
+        sys.stderr.write(f"attempt {order.marker} was started before\n")
+        return 2
+    return Keeper(order, descriptor).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""From a job to the command that does it: fixed words and our own paths; what the user said is in spec.json alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.dispatch.runner import MARKER, PYTHON, Order, write_whole
+from service.settings import Settings
+from service.store.records import Job
+from trainer.parallel.connection import python_path
+
+_MODULE = (PYTHON, "-P", "-m")  # -P: a file in the current folder must not pass for a module
+_MACHINE = ("PATH", "HOME", "LANG", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+_OURS = ("NML_DATA",)
+_TRACKER = ("MLFLOW_",)  # beginnings: an MLflow server may want a name and a password
+_RAY = ("RAY_",)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Makes orders. Tests put other commands in place of the real ones; an operator cannot.
+
+    Args:
+        environ: what the dispatcher's own environment is; of it, only names listed here are passed on. The service's
+            database and its password never are.
+    """
+
+    settings: Settings
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    train: tuple[str, ...] = (*_MODULE, "trainer")
+    sweep: tuple[str, ...] = (*_MODULE, "tuner")
+    imports: tuple[str, ...] = (*_MODULE, "trainer.data.importing")
+
+    def order(self, job: Job) -> Order:
+        """The order for the job's present attempt."""
+        settings, cpus = self.settings, self._cpus(job)
+        directory = settings.job_directory(job.id)
+        on_ray = settings.runner == "ray"
+        marker = {MARKER: f"{job.id}.{job.attempt}"}
+        return Order(
+            job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
+            {**self.environment(), "OMP_NUM_THREADS": str(cpus), **marker}, directory,
+            # a sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit
+            memory_bytes=None if job.kind == "sweep" and not on_ray else job.memory_bytes,
+            cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
+            leash_seconds=settings.leash_seconds, stop_seconds=settings.stop_grace_seconds,
+            # what belongs to a machine is the node's own
+            inherit=(*_MACHINE, "PYTHONPATH", "LD_LIBRARY_PATH", "HIP_", "ROCR_", *_RAY) if on_ray else (),
+        )  # fmt: skip
+
+    def write_spec(self, job: Job) -> None:
+        """What the order's command reads.
+
+        Raises:
+            OSError: the disk is full, say.
+        """
+        directory = self.settings.job_directory(job.id)
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / "spec.json", json.dumps(job.spec))
+
+    def environment(self) -> dict[str, str]:
+        """What every process of a job gets, and nothing else."""
+        own = {"NML_HOME": str(self.settings.home), "MLFLOW_TRACKING_URI": self.settings.tracking_uri}
+        passed = _chosen(self.environ, _OURS, _TRACKER)
+        if self.settings.runner == "ray":
+            return passed | own
+        return _chosen(self.environ, _MACHINE, _RAY) | python_path(self.environ) | passed | own
+
+    def _argv(self, job: Job, spec: str) -> tuple[str, ...]:
+        run = str(self.settings.run_directory(job.id))
+        match job.kind:
+            case "train":
+                # The limit that the job was planned with when it was submitted, so that the plan is that one.
+                limit = ("--memory-limit", str(self.settings.memory_bytes))
+                shrunk = ("--shrunk", str(job.oom_retries)) if job.oom_retries else ()
+                return (*self.train, spec, "--out", run, "--resume", *limit, *shrunk)
+            case "sweep":
+                return (*self.sweep, spec, "--out", run)
+            case "import":
+                return (*self.imports, spec)
+
+    def _cpus(self, job: Job) -> int:
+        """CPUs that a job occupies: as many threads as it asks for, else its share of the machine."""
+        asked = _run(job).get("threads")
+        if asked:
+            return int(asked)
+        given = self.environ.get("OMP_NUM_THREADS", "")
+        if given.isdigit() and int(given) > 0:
+            return int(given)
+        if self.settings.runner == "ray" or job.kind == "import":
+            return 1
+        return max(1, (os.cpu_count() or 1) // self.settings.slots)
+
+
+def _run(job: Job) -> dict[str, Any]:
+    document = job.spec.get("run") if job.kind == "train" else None
+    return document if isinstance(document, dict) else {}
+
+
+def _chosen(environ: Mapping[str, str], names: tuple[str, ...], beginnings: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name in names or name.startswith(beginnings)}

@@ -1,0 +1,178 @@
+"""The Ray Jobs REST API, as far as a runner needs it: submit, status, stop, delete. Ray itself is not loaded.
+
+A cluster is told who we are as everywhere here (trainer.parallel.connection): by the token in RAY_AUTH_TOKEN,
+the file RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token, unless RAY_AUTH_MODE=disabled says that it has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from trainer.errors import Infrastructure, InvalidInput
+from trainer.parallel.connection import ray_environment
+
+# Short, because a dispatcher waits for the answers one by one and must renew its leases meanwhile.
+TIMEOUT = httpx.Timeout(5.0, connect=3.0)
+SUBMIT_TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # the first takes seconds, while the head's agent connects
+REST_SECONDS = 5.0  # after a failure to reach the head: one caller waits for it, the others are told at once
+MESSAGE_CHARACTERS = 2_000  # of Ray's answers, which may be whole logs
+
+
+class RayUnavailable(Infrastructure, OSError):
+    """The cluster cannot be asked at the moment. What runs there may well run on."""
+
+
+class TokenRefused(RayUnavailable):
+    """The cluster does not know us."""
+
+
+class RayRefused(Infrastructure, OSError):
+    """The cluster does not take a job as it is; nothing was started."""
+
+
+class MaybeSubmitted(Infrastructure, OSError):
+    """The connection broke, or the head stumbled, over a submission: its status tells whether it arrived."""
+
+
+class RayJobs:
+    """The jobs of one cluster, by submission id. Safe to use from several threads."""
+
+    def __init__(self, url: str, environ: Mapping[str, str], *, home: Path | None = None):
+        """Raises InvalidInput for something that is no address, or if a token is needed and there is none."""
+        self.url = url.rstrip("/")
+        if not _is_plain_address(self.url):
+            raise InvalidInput(
+                f"ray_jobs_url is {url!r}, which is not the address of a Ray dashboard. "
+                "Give one such as http://head:8265, without a user name or token in it."
+            )
+        self._environ, self._home = environ, home or Path.home()
+        self.token_mode = ray_environment(environ, self.url, home=home)["RAY_AUTH_MODE"]
+        self._client = httpx.Client()
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every question is too many
+        self._failure: tuple[float, RayUnavailable] | None = None  # when, and what was wrong
+
+    def submit(self, submission_id: str, request: Mapping[str, Any]) -> None:
+        """Have the cluster run request["entrypoint"]; a submission of this id that is there already is that very one.
+
+        Raises:
+            RayUnavailable: it was not submitted.
+            RayRefused: nor will it ever be.
+            MaybeSubmitted: nobody can tell.
+        """
+        body = {"submission_id": submission_id, **request}
+        try:
+            response = self._call("POST", "/api/jobs/", body=body, timeout=SUBMIT_TIMEOUT)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unavailable(error) from error
+        except httpx.RequestError as error:
+            self._unavailable(error)
+            raise MaybeSubmitted(f"the connection to Ray at {self.url} broke ({error!r})") from error
+        if response.is_success or f"{submission_id} already exists" in response.text:
+            return
+        if response.is_server_error:
+            raise MaybeSubmitted(f"Ray at {self.url} answered {_told(response)}")
+        raise RayRefused(f"Ray at {self.url} does not take the job: {_told(response)}")
+
+    def status(self, submission_id: str) -> dict[str, Any] | None:
+        """What Ray knows of a submission: `status`, `message`, `error_type`, `driver_exit_code`, …; none: nothing.
+
+        Raises:
+            RayUnavailable: it cannot be asked.
+        """
+        response = self._ask("GET", f"/api/jobs/{submission_id}")
+        if response.status_code == 404:
+            return None
+        try:
+            document = response.json()
+            str(document["status"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._unavailable(f"what answers there is no Ray dashboard: {response.text[:80]!r}") from error
+        return dict(document)
+
+    def stop(self, submission_id: str) -> None:
+        """SIGTERM to all processes of a job, SIGKILL after its RAY_JOB_STOP_WAIT_TIME_S; nothing if it has ended.
+
+        Raises:
+            RayUnavailable: it cannot be asked.
+        """
+        self._ask("POST", f"/api/jobs/{submission_id}/stop")
+
+    def delete(self, submission_id: str) -> None:
+        """Forget a submission that has ended, so that its id is free.
+
+        Raises:
+            RayUnavailable: it cannot be asked.
+        """
+        self._ask("DELETE", f"/api/jobs/{submission_id}")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, method: str, path: str) -> httpx.Response:
+        """An answer that is a success or a 404; whatever else happens says nothing about the job."""
+        try:
+            response = self._call(method, path)
+        except httpx.RequestError as error:
+            raise self._unavailable(error) from error
+        if not response.is_success and response.status_code != 404:
+            raise self._unavailable(_told(response))
+        return response
+
+    def _call(self, method: str, path: str, *, body: object = None, timeout: httpx.Timeout = TIMEOUT) -> httpx.Response:
+        failure = self._failure
+        if failure is not None and time.monotonic() - failure[0] < REST_SECONDS:
+            raise type(failure[1])(str(failure[1]))
+        response = self._client.request(method, self.url + path, headers=self._headers(), json=body, timeout=timeout)
+        if response.status_code in (401, 403):
+            refused = (
+                f"it refused the token (RAY_AUTH_MODE is {self.token_mode}). "
+                "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's own."
+            )
+            raise self._unavailable(refused, TokenRefused)
+        self._failure = None
+        return response
+
+    def _headers(self) -> dict[str, str]:
+        """Read anew each time: a mounted secret may change while we run."""
+        if self.token_mode != "token":
+            return {}
+        token = self._environ.get("RAY_AUTH_TOKEN")
+        if not token:
+            file = Path(self._environ.get("RAY_AUTH_TOKEN_PATH") or self._home / ".ray" / "auth_token")
+            try:
+                token = file.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise self._unavailable(f"cannot read its token: {error}") from error
+        token = token.strip()
+        if not token or not token.isascii() or not token.isprintable():  # must not come out in an error of httpx
+            raise self._unavailable("its token is empty or has characters that no token has", TokenRefused)
+        return {"Authorization": f"Bearer {token}"}
+
+    def _unavailable(self, what: object, kind: type[RayUnavailable] = RayUnavailable) -> RayUnavailable:
+        error = kind(f"cannot ask Ray at {self.url}: {what if isinstance(what, str) else repr(what)}")
+        self._failure = (time.monotonic(), error)
+        return error
+
+
+def _is_plain_address(url: str) -> bool:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.host) and not parts.userinfo and not parts.query
+
+
+def _told(response: httpx.Response) -> str:
+    return f"{response.status_code}, {last_words(response.text)}"
+
+
+def last_words(text: str) -> str:
+    """The end of what Ray said: it starts with traces and ends with the reason."""
+    text = text.strip()
+    return text if len(text) <= MESSAGE_CHARACTERS else f"…{text[-MESSAGE_CHARACTERS:]}"

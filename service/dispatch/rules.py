@@ -1,0 +1,104 @@
+"""What follows from the end of an attempt: the end of the job, or another attempt (design section 5).
+
+exit code 0                       succeeded, whatever was wished meanwhile
+else, someone wants it cancelled  cancelled
+3                                 failed at once: trying again changes nothing
+else, the deadline is over        failed, as `deadline`; so also if the next attempt would begin after it
+else, we ended it to stop         queued again, which counts as no retry
+4, or the kernel ended it         queued again, to go on with a smaller plan, `oom_retries` times; then failed
+anything else                     queued again after a while, which doubles, `infra_retries` times; then failed
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from service.dispatch.runner import Gone, Outcome
+from service.settings import Settings
+from service.store.records import Job
+from trainer.errors import Cancelled, InvalidInput, OutOfMemory
+
+FailureKind = Literal["invalid", "oom", "infra", "deadline"]
+_LONGEST = 4_000  # characters of a message
+_LONGEST_REASON = 300
+_ENDED_BY_US = (signal.SIGTERM, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is over."""
+
+    state: Literal["succeeded", "failed", "cancelled"]
+    kind: FailureKind | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The job is queued again; the counts are those to store."""
+
+    not_before: float
+    infra_retries: int
+    oom_retries: int
+    reason: str
+    kind: FailureKind | None = None  # none: not counted as a retry
+
+
+Decision = Finish | Retry
+
+
+def decide(job: Job, ended: Outcome | Gone, now: float, settings: Settings, *, stopping: bool = False) -> Decision:
+    """What to do with a job whose attempt has ended.
+
+    Args:
+        now: seconds since 1970.
+        stopping: this dispatcher has asked the run to end because it is itself about to.
+    """
+    code = ended.exit_code if isinstance(ended, Outcome) else None
+    if code == 0:
+        return Finish("succeeded")
+    if job.state == "cancelling":
+        return Finish("cancelled")
+    kind, message = classify(ended)
+    if kind == "invalid":
+        return Finish("failed", kind, message)
+    if job.deadline is not None and now >= job.deadline:
+        return Finish("failed", "deadline", _too_late("the deadline passed", code, message))
+    if stopping and kind == "infra" and _ended_by_us(ended):
+        return Retry(now, job.infra_retries, job.oom_retries, "service stopped")
+    counts = {"oom": (job.oom_retries, settings.oom_retries), "infra": (job.infra_retries, settings.infra_retries)}
+    used, most = counts[kind]
+    if used >= most:
+        return Finish("failed", kind, f"{message}\nIt was tried again {used} times." if used > 1 else message)
+    not_before = now + min(settings.retry_seconds * 2.0 ** min(used, 60), settings.retry_seconds_max)
+    if job.deadline is not None and not_before >= job.deadline:
+        late = "the deadline would have passed before it could be tried again"
+        return Finish("failed", "deadline", _too_late(late, code, message))
+    infra, oom = job.infra_retries + (kind == "infra"), job.oom_retries + (kind == "oom")
+    return Retry(not_before, infra, oom, f"{kind}: {_first_line(message)}", kind)
+
+
+def classify(ended: Outcome | Gone) -> tuple[Literal["invalid", "oom", "infra"], str]:
+    """The kind of a failure, and the sentence that tells it."""
+    if isinstance(ended, Gone):
+        return "infra", ended.message
+    message = (ended.message or "it ended without a word")[:_LONGEST]
+    if ended.exit_code == InvalidInput.exit_code:
+        return "invalid", message
+    if ended.exit_code == OutOfMemory.exit_code or ended.oom_killed or ended.kind == OutOfMemory.kind:
+        return "oom", message
+    return "infra", message
+
+
+def _ended_by_us(ended: Outcome | Gone) -> bool:
+    return isinstance(ended, Gone) or ended.exit_code == Cancelled.exit_code or ended.signal in _ENDED_BY_US
+
+
+def _too_late(what: str, code: int | None, message: str) -> str:
+    return what if code == Cancelled.exit_code else f"{what}; before that: {_first_line(message)}"
+
+
+def _first_line(message: str) -> str:
+    return (message.strip().splitlines() or [""])[0][:_LONGEST_REASON]

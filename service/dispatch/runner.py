@@ -1,0 +1,220 @@
+"""What a dispatcher asks of the place where jobs run, and the files through which the two talk.
+
+A runner never starts the trainer itself but the keeper (service.dispatch.keeper), which starts it, watches over it and
+leaves an outcome. In the job's own folder, jobs/<id>/, which must be on storage that both sides see:
+
+    spec.json          what the trainer reads
+    attempt-<n>.json   the order: what the keeper starts
+    outcome-<n>.json   what came of it. The keeper makes the file before it starts anything, and only if there is none:
+                       so an attempt is started once at most. Until the end it holds blanks (see `read_outcome`)
+    stop-<n>           its presence asks the keeper to end the trainer gently, where a signal cannot reach it
+    leash              touched for as long as the dispatcher still owns the job
+    output.txt         stdout and stderr of all attempts
+
+Standard library only: the keeper imports this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+PYTHON = "python"  # as argv[0]: the interpreter that the keeper itself runs in, wherever that is
+MARKER = "NML_ATTEMPT"  # environment variable by which the processes of an attempt are known, also after a restart
+BLANK = b" " * 8192  # room for an outcome, taken on disk while there is some
+
+
+@dataclass(frozen=True)
+class Order:
+    """One attempt at a job: all that a keeper needs to know."""
+
+    job_id: str
+    attempt: int
+    argv: tuple[str, ...]  # argv[0] may be PYTHON
+    environment: Mapping[str, str]  # exactly what the trainer gets, with MARKER and NML_OUTCOME_FD
+    directory: Path  # jobs/<id>
+    memory_bytes: int | None = None  # none: no limit
+    cpus: int = 1
+    gpus: int = 0
+    leash_seconds: float = 900.0  # without a sign of life from a dispatcher
+    stop_seconds: float = 30.0  # between SIGTERM and SIGKILL, where the keeper itself ends the trainer
+    inherit: tuple[str, ...] = field(default=())  # beginnings of names that the trainer gets from the keeper's own
+
+    @property
+    def marker(self) -> str:
+        """What MARKER holds: `<job id>.<attempt>`; also fit for a name where an attempt needs one."""
+        return f"{self.job_id}.{self.attempt}"
+
+    @property
+    def order_file(self) -> Path:
+        return self.directory / f"attempt-{self.attempt}.json"
+
+    @property
+    def outcome_file(self) -> Path:
+        return self.directory / f"outcome-{self.attempt}.json"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.directory / f"stop-{self.attempt}"
+
+    @property
+    def leash_file(self) -> Path:
+        return self.directory / "leash"
+
+    @property
+    def output_file(self) -> Path:
+        return self.directory / "output.txt"
+
+
+@dataclass(frozen=True)
+class Alive:
+    """It runs, or it is ending."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the trainer ended."""
+
+    exit_code: int | None  # none: ended by `signal`, or never started
+    signal: int | None = None
+    kind: str | None = None  # what the trainer itself called its failure (trainer.errors), else the keeper
+    message: str | None = None
+    oom_killed: bool = False  # by the kernel, for lack of memory
+
+
+@dataclass(frozen=True)
+class Gone:
+    """There is no process any more, and none will come, and it left no outcome: someone killed the keeper too."""
+
+    message: str = "its process is gone without a trace"
+
+
+Status = Alive | Outcome | Gone
+
+
+class Runner(Protocol):
+    """A place where jobs run. Methods may raise OSError where the place cannot be reached; the dispatcher tries again.
+
+    Every call gets along with a `reference` from `intent` alone: the dispatcher may have been killed right after
+    `start`. No attempt is ever started twice.
+    """
+
+    outlives_service: bool  # whether a dispatcher that is told to stop leaves its jobs running for the next one
+
+    def intent(self, order: Order) -> dict[str, Any]:
+        """What is known of a reference before the start; recorded first, so that no start is ever forgotten."""
+        ...
+
+    def start(self, order: Order) -> dict[str, Any]:
+        """Start the keeper on an order (`write_order` comes first) and return the reference to it, JSON.
+
+        Raises:
+            OSError: it was not started and will not be.
+        """
+        ...
+
+    def poll(self, order: Order, reference: Mapping[str, Any] | None) -> Status:
+        """How it is. Gone and Outcome are final: nothing of the attempt runs any more."""
+        ...
+
+    def stop(self, order: Order, reference: Mapping[str, Any] | None, *, force: bool) -> None:
+        """Ask the trainer to end (SIGTERM; asking twice is asking once), or by force end all its processes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the runner itself holds; jobs stay as they are."""
+        ...
+
+
+def keeper_command(order_file: Path, *, python: str) -> list[str]:
+    """What a runner starts. It should lead its process group (`exec` in front, if a shell is in between)."""
+    return [python, "-P", "-m", "service.dispatch.keeper", str(order_file)]
+
+
+def write_order(order: Order) -> None:
+    """Put the order where the keeper reads it, whole or not at all; for the owner's eyes, for it has an environment.
+
+    Raises:
+        OSError: the disk is full, say.
+    """
+    document = {
+        "job_id": order.job_id, "attempt": order.attempt, "argv": list(order.argv),
+        "environment": dict(order.environment), "memory_bytes": order.memory_bytes, "cpus": order.cpus,
+        "gpus": order.gpus, "leash_seconds": order.leash_seconds, "stop_seconds": order.stop_seconds,
+        "inherit": list(order.inherit),
+    }  # fmt: skip
+    order.directory.mkdir(parents=True, exist_ok=True)
+    write_whole(order.order_file, json.dumps(document, indent=1))
+
+
+def read_order(file: Path) -> Order:
+    """The order that was written there.
+
+    Raises:
+        OSError, ValueError: there is none.
+    """
+    document = json.loads(file.read_text(encoding="utf-8"))
+    known = document | {"argv": tuple(document["argv"]), "inherit": tuple(document["inherit"])}
+    return Order(directory=file.absolute().parent, **known)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """A file of the owner's alone that is complete or absent."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def take_attempt(order: Order, *, with_room: bool = True) -> int | None:
+    """The right to start this attempt, as the descriptor of its outcome file; None if it was taken before.
+
+    A runner that finds no process takes it too, so that a keeper which is late to start does not start any more; it
+    will write no outcome, and needs no room for one.
+
+    Raises:
+        OSError: the disk is full, say; then nothing may be started, because its outcome could not be told.
+    """
+    try:
+        descriptor = os.open(order.outcome_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return None
+    try:
+        if with_room:
+            os.write(descriptor, BLANK)
+            os.fsync(descriptor)
+    except OSError:
+        os.close(descriptor)
+        order.outcome_file.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def write_outcome(descriptor: int, document: dict[str, Any]) -> None:
+    """Overwrite the blanks in place, which needs no room on the disk; the message is cut to what fits."""
+    text = json.dumps(document).encode()
+    while len(text) > len(BLANK):
+        document = document | {"message": str(document["message"])[: -(len(text) - len(BLANK)) // 2 - 16]}
+        text = json.dumps(document).encode()
+    os.pwrite(descriptor, text.ljust(len(BLANK)), 0)
+    os.fsync(descriptor)
+
+
+def read_outcome(order: Order) -> Outcome | None:
+    """The outcome of an attempt; None while there is none, or if its keeper died over it."""
+    try:
+        document = json.loads(order.outcome_file.read_bytes())
+        return Outcome(
+            document["exit_code"], document["signal"], document["kind"], document["message"], document["oom_killed"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,221 @@
+"""The service on one machine: API processes, a dispatcher and, if wanted, MLflow's pages, each restarted if it dies.
+
+The three end with the supervisor, also if that is killed. Trainers do not: a service that is started again finds them
+and goes on with them. It must be used from the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib.util
+import logging
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from service.dispatch.dispatcher import FORCED_SECONDS
+from service.dispatch.tether import tethered
+from service.serve_api import GRACEFUL_SECONDS, listening_socket
+from service.settings import Settings
+from trainer.errors import InvalidInput
+from trainer.parallel.connection import python_path
+
+Role = Literal["all", "api", "dispatcher"]
+LOOK_SECONDS = 0.2
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # before a process that died is started again; doubles
+STEADY_SECONDS = 60.0  # after which a process counts as well, and the pause as forgotten
+MLFLOW_PORTS = range(5_000, 5_100)
+log = logging.getLogger("service")
+
+
+@dataclass
+class Child:
+    """A process that should run."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str]
+    grace: float  # seconds from SIGTERM to SIGKILL
+    sockets: tuple[int, ...] = ()
+    death_signal: signal.Signals = signal.SIGKILL  # what it gets if we are killed
+    process: subprocess.Popen[bytes] | None = None
+    _pause: float = FIRST_PAUSE
+    _started: float = 0.0
+    _not_before: float = field(default=0.0)
+
+    def look(self) -> None:
+        """Start it, now or after a pause, if it does not run."""
+        now = time.monotonic()
+        if self.process is not None:
+            code = self.process.poll()
+            if code is None:
+                return
+            if now - self._started > STEADY_SECONDS:
+                self._pause = FIRST_PAUSE
+            log.warning("%s ended with %d; starting it again in %.1f s", self.name, code, self._pause)
+            self.process, self._not_before = None, now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        elif now >= self._not_before:
+            self._started = now
+            # A session of its own: Ctrl-C reaches us alone, and we stop it in good order.
+            self.process = subprocess.Popen(
+                self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, pass_fds=self.sockets,
+                start_new_session=True, preexec_fn=tethered(self.death_signal),
+            )  # fmt: skip
+
+    def ask(self) -> None:
+        """SIGTERM."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def end(self, until: float) -> None:
+        """Wait for it until then, and no longer."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("%s does not end; killing it", self.name)
+            self.process.kill()
+            self.process.wait()
+
+
+def serve(
+    settings: Settings, role: Role = "all", mlflow_ui: bool = False, *,
+    say: Callable[[str], None] = lambda line: print(line, flush=True),  # noqa: T201
+) -> None:  # fmt: skip
+    """Run the service until SIGTERM or SIGINT.
+
+    Args:
+        say: gets the addresses, once they answer.
+
+    Raises:
+        InvalidInput: the port is taken, or MLflow's pages are wanted and it is not installed.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with contextlib.ExitStack() as stack:
+        listener = None if role == "dispatcher" else stack.enter_context(contextlib.closing(_listen(settings)))
+        children, settings = ([], settings) if not mlflow_ui else _mlflow(settings)
+        children = [*children, *_children(settings, role, listener)]
+        port = None if listener is None else int(listener.getsockname()[1])
+        _supervise(children, _greeting(settings, port, say))
+
+
+def _supervise(children: list[Child], greet: Iterator[None]) -> None:
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while not stop.is_set():
+            for child in children:
+                child.look()
+            next(greet, None)
+            stop.wait(LOOK_SECONDS)
+    finally:
+        for number in before:
+            signal.signal(number, lambda *_: _kill(children))  # asked once more: now
+        begun = time.monotonic()
+        for child in children:
+            child.ask()
+        for child in children:
+            child.end(begun + child.grace)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _kill(children: list[Child]) -> None:
+    for child in children:
+        if child.process is not None:
+            child.process.kill()
+
+
+def _children(settings: Settings, role: Role, listener: socket.socket | None) -> list[Child]:
+    environment = {**os.environ, **python_path(os.environ), **settings.environment()}
+    python = [sys.executable, "-P", "-m"]
+    found = []
+    if listener is not None:
+        descriptor = listener.fileno()
+        command = [*python, "service.serve_api", "--fd", str(descriptor)]
+        for number in range(settings.api_workers):
+            name = "API" if settings.api_workers == 1 else f"API {number + 1}"
+            found.append(Child(name, command, environment, GRACEFUL_SECONDS + 5, sockets=(descriptor,)))
+    if role != "api":
+        grace = settings.stop_grace_seconds + FORCED_SECONDS + 10
+        found.append(Child("dispatcher", [*python, "service.dispatch"], environment, grace))
+    return found
+
+
+def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
+    """MLflow's pages on loopback, and settings that link to them; a tracker that has pages needs no more of them."""
+    if settings.mlflow_ui_url is not None:
+        raise InvalidInput("NML_MLFLOW_UI_URL says where MLflow's pages are. Unset it, or leave --mlflow-ui out.")
+    uri = settings.tracking_uri
+    if uri.startswith(("http://", "https://")):
+        return [], settings.model_copy(update={"mlflow_ui_url": uri})
+    if importlib.util.find_spec("mlflow") is None:
+        raise InvalidInput("--mlflow-ui needs MLflow, which is not installed. Run pip install 'nml-gcl[train]'.")
+    port = next((port for port in MLFLOW_PORTS if _is_free(port)), 0)
+    command = [sys.executable, "-P", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    places = ["--backend-store-uri", uri, "--default-artifact-root", (settings.home / "mlartifacts").as_uri()]
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    # SIGTERM, which it hands on to the server that it starts in turn
+    child = Child(
+        "MLflow", [*command, *places, "--workers", "1"], {**os.environ, **quiet}, GRACEFUL_SECONDS + 5,
+        death_signal=signal.SIGTERM,
+    )  # fmt: skip
+    return [child], settings.model_copy(update={"mlflow_ui_url": f"http://127.0.0.1:{port}"})
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        return listening_socket(settings.host, settings.port)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {settings.host}, port {settings.port} ({error.strerror or error}). "
+            "End what does, or choose another --port."
+        ) from error
+
+
+def _greeting(settings: Settings, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Asks the API, once at every step, until it answers; then says where it is."""
+    if port is None:
+        say(f"dispatcher running, home {settings.home}")
+        return
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    while not _answers(host, port):
+        yield
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    say(f"API      {url}/v1/jobs")
+    say(f"docs     {url}/docs")
+    if settings.mlflow_ui_url is not None:
+        say(f"MLflow   {settings.mlflow_ui_url}")
+    say(f"home     {shlex.quote(str(settings.home))}")
+
+
+def _answers(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=1.0)
+    try:
+        connection.request("GET", "/livez")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

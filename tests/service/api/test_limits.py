@@ -1,0 +1,65 @@
+"""How much one client may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from service.api.edge import limits
+from service.api.edge.limits import Buckets
+from tests.service.api.server import SMALL, Live
+from tests.service.api.test_problems import checked
+
+
+def test_bucket_gives_the_burst_then_the_rate() -> None:
+    now = 100.0
+    buckets = Buckets(rate=2, burst=3, clock=lambda: now)
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert buckets.take("b") == 0
+    now += 0.5
+    assert [buckets.take("a") for _ in range(2)] == [0, 0.5]
+    now += 1_000
+    assert [buckets.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_buckets_forget_who_was_silent_longest() -> None:
+    buckets = Buckets(rate=1e-9, burst=1)
+    for client in ("first", *map(str, range(limits._REMEMBERED - 1))):
+        assert buckets.take(client) == 0
+    assert buckets.take("first") > 0  # and is now the one heard last
+    assert buckets.take("new") == 0
+    assert buckets.take("0") == 0  # forgotten
+    assert buckets.take("first") > 0
+    assert len(buckets._levels) == limits._REMEMBERED
+
+
+def test_too_many_requests(serve: Callable[..., Live]) -> None:
+    live = serve(rate_per_second=0.001, rate_burst=5, require_key=True)
+    headers = [{"Authorization": f"Bearer {live.store.keys.create('test', ['read'])[1]}"} for _ in range(2)]
+    for _ in range(4):  # by address until the keys are known
+        assert live.http.get("/v1/jobs", headers=headers[0]).status_code == 200
+    assert live.http.get("/v1/jobs", headers=headers[1]).status_code == 200
+    statuses = [live.http.get("/v1/jobs", headers=headers[1]).status_code for _ in range(6)]
+    assert statuses == [200] * 5 + [429]
+    refused = live.http.get("/v1/jobs", headers=headers[1])
+    assert checked(refused, 429).type.endswith("rate-limit")
+    assert int(refused.headers["retry-after"]) > 0
+    assert live.http.get("/v1/jobs", headers=headers[0]).status_code == 200
+    assert [live.http.get("/livez").status_code for _ in range(10)] == [200] * 10
+    assert "nml_http_rate_limited_total 2.0" in live.http.get("/metrics", headers=headers[0]).text
+
+
+def test_guessing_keys_is_limited_by_address(serve: Callable[..., Live]) -> None:
+    live = serve(rate_per_second=0.001, rate_burst=5, require_key=True)
+    guesses = [{"Authorization": f"Bearer nml_{n:012x}_{n:064x}"} for n in range(7)]
+    assert [live.http.get("/v1/jobs", headers=guess).status_code for guess in guesses] == [401] * 5 + [429] * 2
+
+
+def test_unfinished_jobs_per_key(serve: Callable[..., Live]) -> None:
+    live = serve(max_active_jobs=2, require_key=True)
+    one, other = ({"Authorization": f"Bearer {live.store.keys.create('test', ['submit'])[1]}"} for _ in range(2))
+    made = [live.http.post("/v1/jobs", json=SMALL, headers=one).json() for _ in range(2)]
+    refused = live.http.post("/v1/jobs", json=SMALL, headers=one)
+    assert checked(refused, 429).type.endswith("quota")
+    assert live.http.post("/v1/jobs", json=SMALL, headers=other).status_code == 202
+    live.http.post(f"/v1/jobs/{made[0]['id']}/cancel", headers=one)
+    assert live.http.post("/v1/jobs", json=SMALL, headers=one).status_code == 202

@@ -1,0 +1,74 @@
+"""A TCP proxy that breaks connections, to see what a client makes of answers that never come or come in pieces."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+FIRST_LINE = b"\r\n"
+
+
+@dataclass
+class Proxy:
+    """Passes everything to `target`; of the answers on a connection only so many bytes, then it hangs up.
+
+    Attributes:
+        budgets: bytes of answers that each of the next connections lets through; when the list is empty, all.
+        every: of each connection, if not None; goes before `budgets`.
+        requests: first line of each request that the target has received whole.
+    """
+
+    target: tuple[str, int]
+    budgets: list[int] = field(default_factory=list)
+    every: int | None = None
+    requests: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def _serve(self, client: socket.socket) -> None:
+        left = self.every if self.every is not None else self.budgets.pop(0) if self.budgets else None
+        with client, socket.create_connection(self.target) as server:
+            threading.Thread(target=self._upstream, args=(client, server), daemon=True).start()
+            with suppress(OSError):
+                while piece := server.recv(65_536):  # the target has taken the request and begins to answer
+                    client.sendall(piece if left is None else piece[:left])
+                    if left is not None:
+                        left -= len(piece)
+                        if left <= 0:
+                            break
+            for end in (client, server):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _upstream(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := client.recv(65_536):
+                if piece.split(b" ")[0] in (b"GET", b"POST", b"DELETE"):
+                    self.requests.append(piece.split(FIRST_LINE)[0].decode())
+                server.sendall(piece)
+            server.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def proxying(url: str) -> Iterator[Proxy]:
+    """A proxy before the server at `url`."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    proxy = Proxy((host, int(port)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def accept() -> None:
+            with suppress(OSError):  # the listener was closed
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=proxy._serve, args=(connection,), daemon=True).start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield proxy
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # closing it would not wake who waits for a connection
+            accepting.join()

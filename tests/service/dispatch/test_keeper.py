@@ -1,0 +1,292 @@
+"""The keeper with real processes and real signals: whatever happens, an outcome says so, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.dispatch import descendants
+from service.dispatch.keeper import data_limit
+from service.dispatch.runner import (
+    BLANK,
+    MARKER,
+    Order,
+    Outcome,
+    keeper_command,
+    read_order,
+    read_outcome,
+    take_attempt,
+    write_order,
+)
+from tests.service.dispatch.conftest import until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def order_for(directory: Path, code: str, **changes: Any) -> Order:
+    """An order whose trainer is a line of Python."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MARKER: f"{directory.name}.1"}
+    made = Order(
+        directory.name, 1, ("python", "-c", code), environment, directory, **{"leash_seconds": 600.0, **changes}
+    )
+    write_order(made)
+    return made
+
+
+def start(order: Order) -> subprocess.Popen[bytes]:
+    command = keeper_command(order.order_file, python=sys.executable)
+    return subprocess.Popen(command, env=dict(order.environment), start_new_session=True, stderr=subprocess.PIPE)
+
+
+def kept(order: Order, seconds: float = 60.0) -> Outcome:
+    """Run an order to its end."""
+    keeper = start(order)
+    _, errors = keeper.communicate(timeout=seconds)
+    assert keeper.returncode == 0, errors.decode()
+    outcome = read_outcome(order)
+    assert outcome is not None
+    assert not descendants.carriers(MARKER, order.marker)
+    return outcome
+
+
+def test_an_order_reads_back_as_it_was_written(tmp_path):
+    order = order_for(tmp_path, "pass", memory_bytes=7, cpus=2, gpus=1, inherit=("RAY_",))
+    assert read_order(order.order_file) == order
+    assert order.order_file.stat().st_mode & 0o077 == 0
+
+
+def test_success_and_output(tmp_path):
+    order = order_for(tmp_path, "import sys; print('hello'); print('world', file=sys.stderr)")
+    assert kept(order) == Outcome(0)
+    assert sorted(order.output_file.read_text().split()) == ["hello", "world"]
+
+
+def test_the_trainer_gets_exactly_the_environment_of_the_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("NML_DATABASE_URL", "postgresql://user:secret@host/db")
+    order = order_for(tmp_path, "import json, os; print(json.dumps(dict(os.environ)))")
+    kept(order)
+    seen = json.loads(order.output_file.read_text())
+    assert seen.pop("NML_OUTCOME_FD").isdigit()
+    seen.pop("LC_CTYPE", None)  # which Python sets itself
+    assert seen == dict(order.environment)
+
+
+@pytest.mark.parametrize(
+    "kind, message", [("invalid", 'α "quoted"\nsecond line'), ("oom", "m" * 5_000)], ids=["quotes", "long"]
+)
+def test_the_trainers_own_words_are_the_message(tmp_path, kind, message):
+    errors = {"invalid": "InvalidInput", "oom": "OutOfMemory"}
+    code = f"from trainer import errors, outcome; outcome.report_failure(errors.{errors[kind]}({message!r})); exit(3)"
+    outcome = kept(order_for(tmp_path, code))
+    assert (outcome.exit_code, outcome.kind) == (3, kind)
+    assert outcome.message == message[:3_000]
+
+
+def test_without_words_the_last_of_the_output_is_the_message(tmp_path):
+    outcome = kept(order_for(tmp_path, "print('x' * 100_000); raise KeyError('the culprit')"))
+    assert outcome.exit_code == 1
+    assert outcome.message is not None
+    assert "exit code 1" in outcome.message
+    assert outcome.message.endswith("KeyError: 'the culprit'")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_death_by_signal_is_told(tmp_path, number):
+    outcome = kept(order_for(tmp_path, f"import os; os.kill(os.getpid(), {int(number)})"))
+    assert (outcome.exit_code, outcome.signal, outcome.oom_killed) == (None, number, False)
+    assert number.name in (outcome.message or "")
+
+
+def test_a_command_that_does_not_exist_is_told(tmp_path):
+    order = order_for(tmp_path, "")
+    missing = Order(**{**vars(order), "argv": ("/no/such/program",)})
+    write_order(missing)
+    outcome = kept(missing)
+    assert (outcome.exit_code, outcome.kind) == (None, "infra")
+    assert "/no/such/program" in (outcome.message or "")
+
+
+def test_an_attempt_is_started_once(tmp_path):
+    order = order_for(tmp_path, "open('ran', 'a').write('x')")
+    order.directory.mkdir(exist_ok=True)
+    kept(order)
+    again = start(order)
+    _, errors = again.communicate(timeout=30)
+    assert again.returncode == 2
+    assert b"started before" in errors
+    assert read_outcome(order) == Outcome(0)
+
+
+def test_a_runner_that_gave_an_attempt_up_keeps_a_late_keeper_from_starting_it(tmp_path):
+    order = order_for(tmp_path, "print('ran')")
+    assert take_attempt(order, with_room=False) is not None
+    keeper = start(order)
+    keeper.communicate(timeout=30)
+    assert keeper.returncode == 2
+    assert not order.output_file.exists()
+    assert read_outcome(order) is None
+
+
+def test_sigterm_is_handed_on_once(tmp_path):
+    code = """
+import signal, time
+count = 0
+def hear(*_):
+    global count
+    count += 1
+    print("heard", count, flush=True)
+signal.signal(signal.SIGTERM, hear)
+print("ready", flush=True)
+end = time.monotonic() + 1.5
+while time.monotonic() < end: time.sleep(0.05)
+exit(6)
+"""
+    order = order_for(tmp_path, code)
+    keeper = start(order)
+    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    for _ in range(5):
+        keeper.terminate()
+        time.sleep(0.05)
+    keeper.communicate(timeout=30)
+    assert order.output_file.read_text().split() == ["ready", "heard", "1"]
+    assert read_outcome(order).exit_code == 6
+
+
+def test_the_stop_file_asks_as_a_signal_does(tmp_path):
+    order = order_for(tmp_path, "import time; time.sleep(60)")
+    keeper = start(order)
+    until(lambda: order.outcome_file.exists())
+    order.stop_file.touch()
+    keeper.communicate(timeout=30)
+    assert read_outcome(order).signal == signal.SIGTERM
+
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+sleep = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+for own in (False, True):
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session={own})"
+    subprocess.Popen([sys.executable, "-c", parent]).wait()
+print("ready", flush=True)
+"""
+
+
+def test_what_the_trainer_leaves_behind_is_ended(tmp_path, monkeypatch):
+    """Grandchildren whose parents are gone: one in the group, one in a session of its own that does not listen."""
+    order = order_for(tmp_path, FAMILY)
+    code = "import service.dispatch.keeper as k, sys; k.TIDY_SECONDS = 0.5; sys.exit(k.main(sys.argv[1:]))"
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", code, str(order.order_file)], env=dict(order.environment), start_new_session=True
+    )
+    assert keeper.wait(30) == 0
+    assert read_outcome(order) == Outcome(0)
+    assert not descendants.carriers(MARKER, order.marker)
+
+
+def test_the_trainer_ends_with_its_keeper(tmp_path):
+    order = order_for(tmp_path, "import time; print('ready', flush=True); time.sleep(600)")
+    keeper = start(order)
+    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    assert len(descendants.carriers(MARKER, order.marker)) == 2
+    keeper.kill()
+    keeper.communicate()
+    until(lambda: not descendants.carriers(MARKER, order.marker), 10)
+    assert read_outcome(order) is None  # blanks
+    assert order.outcome_file.read_bytes() == BLANK
+
+
+def test_a_run_that_nobody_looks_after_ends_gently_then_by_force(tmp_path):
+    code = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+while True: time.sleep(1)
+"""
+    order = order_for(tmp_path, code, leash_seconds=1.0, stop_seconds=1.0)
+    outcome = kept(order)
+    assert (outcome.signal, outcome.kind, outcome.oom_killed) == (signal.SIGKILL, "infra", False)
+    assert "no dispatcher" in (outcome.message or "")
+    assert order.output_file.read_text().split() == ["asked"]
+
+
+def test_a_run_on_its_leash_goes_on_whatever_the_clock_says(tmp_path):
+    order = order_for(tmp_path, "import time; time.sleep(4)", leash_seconds=1.5)
+    keeper = start(order)
+    for tick in range(12):
+        order.leash_file.touch()
+        os.utime(order.leash_file, (tick, tick))  # 1970: another machine's clock
+        time.sleep(0.4)
+    keeper.communicate(timeout=30)
+    assert read_outcome(order) == Outcome(0)
+
+
+def test_memory_beyond_the_limit_is_refused_and_mapped_files_do_not_count(tmp_path):
+    code = """
+import mmap, os
+with open("big", "wb") as file: file.truncate(4 * 10**9)
+with open("big", "rb") as file: mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+bytearray(400_000_000)
+print("within", flush=True)
+try: bytearray(2_000_000_000)
+except MemoryError: exit(4)
+"""
+    order = order_for(tmp_path, f"import os; os.chdir({str(tmp_path)!r})\n{code}", memory_bytes=300_000_000)
+    assert kept(order).exit_code == 4
+    assert order.output_file.read_text().split() == ["within"]
+    assert data_limit(300_000_000, 1) < 1_000_000_000
+
+
+def test_torch_with_several_threads_works_within_the_limit_of_what_it_needs(tmp_path):
+    code = """
+import torch
+torch.set_num_threads(8)
+a = torch.randn(2000, 2000)
+print(float((a @ a).sum()) != 0)
+"""
+    order = order_for(tmp_path, code, memory_bytes=300_000_000, cpus=8)
+    assert kept(order, 120).exit_code == 0, order.output_file.read_text()
+
+
+def test_a_flood_of_output_is_bounded_on_disk(tmp_path):
+    order = order_for(tmp_path, "for _ in range(2_000): print('x' * 49_999)\nprint('the end')")
+    assert kept(order) == Outcome(0)
+    assert order.output_file.stat().st_size == 50_000_000
+
+
+def test_a_full_disk_neither_stops_the_trainer_nor_loses_the_outcome(small_disk):
+    code = "for _ in range(100): print('x' * 9_999)\nprint('the end'); raise SystemExit(5)"
+    order = order_for(small_disk, code)
+    outcome = kept(order)
+    assert outcome.exit_code == 5
+    assert (outcome.message or "").endswith("the end")
+    assert os.statvfs(small_disk).f_bavail == 0
+
+
+def test_no_room_for_an_outcome_means_no_start(small_disk):
+    order = order_for(small_disk, "print('ran')")
+    with contextlib.suppress(OSError):
+        (small_disk / "filling").write_bytes(bytes(1_000_000))
+    keeper = start(order)
+    keeper.communicate(timeout=30)
+    assert keeper.returncode == 1
+    assert read_outcome(order) is None
+
+
+def test_kernel_oom_counts_are_read_from_both_versions_of_control_groups(tmp_path):
+    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+    for folder in (proc / "self", cgroup / "a", cgroup / "memory" / "b"):
+        folder.mkdir(parents=True)
+    assert descendants.oom_kills(proc, cgroup) == 0
+    (proc / "vmstat").write_text("nr_free_pages 1\noom_kill 3\n")
+    (proc / "self" / "cgroup").write_text("4:memory:/b\n0::/a\n")
+    (cgroup / "a" / "memory.events").write_text("oom 1\noom_kill 20\n")
+    (cgroup / "memory" / "b" / "memory.oom_control").write_text("under_oom 0\noom_kill 100\n")
+    assert descendants.oom_kills(proc, cgroup) == 123

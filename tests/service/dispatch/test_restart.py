@@ -1,0 +1,141 @@
+"""Dispatchers killed with -9, at every place where that could hurt and at random: the next one takes up the thread."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.store.records import TERMINAL
+from tests.service.dispatch import dispatcher_process
+from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
+from tests.service.dispatch.standin_trainer import losses
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def process(settings):
+    """Starts dispatchers as processes of their own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*fault: str, lease: float = 1.0) -> subprocess.Popen[bytes]:
+        quick = settings.model_copy(update={"lease_seconds": lease})
+        environment = os.environ | quick.environment() | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(Path(dispatcher_process.__file__)), *fault]
+        started.append(subprocess.Popen(command, env=environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.parametrize("place", dispatcher_process.PLACES)
+def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, store, settings, place):
+    job = submit(store, epochs=30, seed=6, seconds=0.05)
+    first = process(place)
+    assert first.wait(60) == -signal.SIGKILL
+    before = store.jobs.get(job.id)
+    process()
+    done = ended(store, job.id)
+    assert done.state == "succeeded"
+    assert curve(store, job.id) == losses(6, 30)
+    types = [event.type for event in events_of(store, job.id)]
+    assert types.count("epoch") == 30
+    survived = place in ("started", "recorded", "relaying", "settling", "finishing")
+    assert done.attempt == (1 if survived else 2), before
+    assert not processes_of(settings.home)
+
+
+def test_a_killed_dispatcher_is_followed_by_one_that_goes_on_with_the_same_process(process, store, settings):
+    job = submit(store, epochs=80, seed=3, seconds=0.05)
+    first = process(lease=30.0)
+    running(store, job.id, 3)
+    before = store.jobs.get(job.id)
+    first.kill()
+    first.wait()
+    assert len(processes_of(settings.home)) == 2
+    process(lease=30.0)  # the lease of the dead one is not waited for: it is certain that it is dead
+    until(lambda: store.jobs.get(job.id).lease_owner != before.lease_owner, 20)
+    done = ended(store, job.id)
+    assert (done.state, done.attempt, done.runner) == ("succeeded", 1, before.runner)
+    assert curve(store, job.id) == losses(3, 80)
+
+
+def test_a_trainer_that_ended_while_no_dispatcher_was_there_is_not_run_again(process, store, settings):
+    job = submit(store, epochs=20, seed=3, seconds=0.05)
+    first = process()
+    running(store, job.id, 2)
+    first.kill()
+    first.wait()
+    until(lambda: not processes_of(settings.home))
+    assert store.jobs.get(job.id).state == "running"
+    process()
+    done = ended(store, job.id)
+    assert (done.state, done.attempt) == ("succeeded", 1)
+    assert curve(store, job.id) == losses(3, 20)
+
+
+def test_what_a_killed_keeper_leaves_is_ended_before_the_next_attempt(process, store, settings):
+    job = submit(store, epochs=60, seed=3, seconds=0.05, family=True, attempts=1)
+    process()
+    reference = running(store, job.id, 3).runner
+    os.kill(reference["pid"], signal.SIGKILL)
+    done = ended(store, job.id)
+    assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 1)
+    assert curve(store, job.id) == losses(3, 60)
+    assert not processes_of(settings.home)
+
+
+def test_wish_to_cancel_is_carried_out_by_the_next_dispatcher(process, store, settings):
+    job = submit(store, epochs=10_000, seconds=0.05)
+    first = process()
+    running(store, job.id, 2)
+    first.kill()
+    first.wait()
+    store.jobs.cancel(job.id)
+    process()
+    assert ended(store, job.id).state == "cancelled"
+    assert not processes_of(settings.home)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_of_everything(process, store, settings, seed):
+    """Dispatchers and the processes of jobs, killed at random; every job ends once, with its own curve."""
+    chance = random.Random(seed)
+    jobs = [submit(store, epochs=chance.randint(5, 60), seed=number, seconds=0.04) for number in range(8)]
+    alive = [process(), process()]
+    end = time.monotonic() + 25
+    while time.monotonic() < end and any(store.jobs.get(job.id).state not in TERMINAL for job in jobs):
+        time.sleep(chance.uniform(0.05, 0.6))
+        targets = processes_of(settings.home)
+        if chance.random() < 0.6 and targets:
+            try:
+                os.kill(chance.choice(targets), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        else:
+            victim = alive.pop(chance.randrange(len(alive)))
+            victim.kill()
+            victim.wait()
+            alive.append(process())
+    for number, job in enumerate(jobs):
+        done = ended(store, job.id)
+        states = [event.data["state"] for event in events_of(store, job.id) if event.type == "state"]
+        assert [state in TERMINAL for state in states].count(True) == 1
+        if done.state == "succeeded":
+            assert curve(store, job.id) == losses(number, job.spec["optimiser"]["epochs"])
+            assert [event.type for event in events_of(store, job.id)].count("rewind") == 0
+        else:
+            assert (done.state, done.failure_kind) == ("failed", "infra")
+            assert done.infra_retries == settings.infra_retries
+    assert not processes_of(settings.home)

@@ -1,0 +1,135 @@
+"""`python -m trainer.data.importing SPEC.json`: import an upload with no terminal, as a service's job does.
+
+    {"ref": "papers.0123456789ab", "upload": "<folder below NML_HOME/uploads>",
+     "parts": {"nodes": "nodes.csv", "edges": "edges.parquet"},    or {"npz": "graph.npz"}
+     "options": {"id_column": "doi"},                               fields of data.files
+     "memory_mb": 256}
+
+The graph appears in NML_HOME/graphs/<ref>, with about.json (trainer.data.importing.about) beside its manifest; where it
+is already, nothing is done, so that a killed import can be run again. Messages name the parts, never a server's path,
+and call the options what a client calls them. The exit code tells the kind of failure (trainer.errors).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from trainer.config import DataSpec, FilesSpec, Spec, explain
+from trainer.data.manifest import read_manifest
+from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
+from trainer.home import nml_home
+from trainer.outcome import conclude
+from trainer.run.atomic import write_json
+from trainer.threads import wait_politely
+
+ABOUT = "about.json"
+FileName = Annotated[str, StringConstraints(pattern=r"^(graph\.npz|(nodes|edges)\.(csv|parquet))$")]
+log = logging.getLogger("trainer.import")
+
+
+class ImportSpec(Spec):
+    """What to import."""
+
+    ref: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    upload: str = Field(pattern=r"^[0-9a-z]{1,64}$")
+    parts: dict[str, FileName]
+    options: dict[str, Any] = Field(default_factory=dict)
+    memory_mb: int = Field(256, ge=64, le=1_000_000)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, import, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.data.importing", description=__doc__)
+    parser.add_argument("spec", type=Path, help="JSON document that names the upload")
+    options = parser.parse_args(arguments)
+    wait_politely()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    home = nml_home()
+    try:
+        run(_read(options.spec), home)
+    except TrainerError as error:
+        return conclude(type(error)(_for_clients(str(error), home)), log)
+    except Exception as error:
+        log.exception("the import failed")
+        return conclude(Infrastructure(_for_clients(f"the import failed ({error})", home)), log)
+    return 0
+
+
+def run(spec: ImportSpec, home: Path) -> None:
+    """Import unless it is there, then describe. Changes the working directory, so that messages hold no path.
+
+    Raises:
+        InvalidInput: the upload cannot be used, or is not there.
+        OutOfMemory, Infrastructure: trying again may help.
+    """
+    place = home / "graphs" / spec.ref
+    if not _is_complete(place):
+        try:
+            os.chdir(home / "uploads" / spec.upload)
+        except FileNotFoundError as error:
+            raise InvalidInput("the uploaded files are gone. Upload them again.") from error
+        _import(spec, home)
+    if not (place / ABOUT).exists():
+        from trainer.data.importing.about import describe
+
+        write_json(place / ABOUT, describe(place))
+
+
+def _import(spec: ImportSpec, home: Path) -> None:
+    try:
+        data = DataSpec(name="files", files=FilesSpec.model_validate(spec.options | spec.parts))
+    except ValidationError as error:
+        raise InvalidInput(f"options: {explain(error)}") from error
+    from trainer.data.importing.graph import import_graph
+
+    try:
+        import_graph(data, spec.ref, home=home, replace=True, memory=spec.memory_mb << 20, progress=_tell)
+    except (TrainerError, OSError):
+        raise
+    except MemoryError as error:
+        file = spec.parts.get("npz")
+        if file is None:
+            raise OutOfMemory(f"memory ran out while the tables were imported ({error})") from error
+        raise InvalidInput(
+            f"{file}: does not fit in memory. Save features sparse (attr_*), or give the graph as Parquet tables."
+        ) from error
+    except Exception as error:  # the file is a stranger's: what its reader did not foresee will not go away by itself
+        log.exception("the import failed")
+        first = next(iter(spec.parts.values()))
+        raise InvalidInput(f"{first}: cannot be read ({type(error).__name__}: {error}). Write it anew.") from error
+
+
+def _is_complete(place: Path) -> bool:
+    try:
+        read_manifest(place)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _read(path: Path) -> ImportSpec:
+    try:
+        return ImportSpec.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise InvalidInput(explain(error)) from error
+    except OSError as error:
+        raise Infrastructure(f"the order cannot be read ({error.strerror})") from error
+
+
+def _tell(what: str, share: float) -> None:
+    log.info("%s: %.0f %%", what, 100 * share)
+
+
+def _for_clients(message: str, home: Path) -> str:
+    return message.replace(f"{home}{os.sep}", "").replace(str(home), "home").replace("data.files.", "options.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

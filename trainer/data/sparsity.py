@@ -1,0 +1,5 @@
+"""The one rule for how features are stored; apart from `trainer.data.features`, so that it is known without torch."""
+
+from __future__ import annotations
+
+SPARSE_BELOW = 0.25  # share of non-zeros up to which compressed rows (12 bytes a value) beat dense (4 bytes an entry)
