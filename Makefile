@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format bench bench-scale bench-sweeps results clean
+.PHONY: help env demo test test-slow lint format bench bench-scale bench-service bench-sweeps results clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ if [ -d "$(WHEELS)" ]; then \
 fi
 endef
 
-demo: env  ## train on a small real graph and look at the result
+demo: env  ## start the service, train on a small real graph through it, and look at the result
 	$(BIN)/nml demo
 
 test: env  ## the fast tests
@@ -71,6 +71,11 @@ bench-scale: env  ## large graphs: a million nodes, exact contrast on Physics (N
 	$(BIN)/python tests/benchmarks/scale.py exact
 	$(BIN)/python tests/benchmarks/scale.py exact --batch-size 2048
 	$(BIN)/python tests/benchmarks/scale.py disk
+
+bench-service: env  ## the service under load, beside a bare FastAPI route
+	$(BIN)/python tests/benchmarks/service.py status
+	$(BIN)/python tests/benchmarks/service.py training
+	$(BIN)/python tests/benchmarks/service.py submit
 
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
 	$(BIN)/python tests/benchmarks/accuracy.py

@@ -1,1 +1,1 @@
-"""The `nml` command line; later also the REST API, dispatcher and embedding retrieval. Starts without torch."""
+"""The REST API, its dispatcher and store, the client, and the `nml` command line. Starts without torch."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from fastapi import Request
 from pydantic_core import from_json
 
+from service.api.access import in_thread
 from service.api.problems import MAX_ERRORS, FieldError, Problem, clean, not_valid
 
 Trail = Any  # (trail of what it is in, key or position), () for the whole: joined to a path only if it is needed
 
+MOST_VALUES = 100_000  # in a body; a large sweep has a few thousand
+_SMALL = 20_000  # bytes; what is read in a millisecond need not go to a thread
 BODY_SECONDS = 30.0  # for the whole body; a million bytes take far less on any line that is alive
 
 
@@ -33,7 +37,8 @@ async def read_document(request: Request) -> dict[str, Any]:
     except TimeoutError:
         slow = f"the body was not complete after {BODY_SECONDS:g} s"
         raise Problem(408, slow, headers={"Connection": "close"}) from None
-    return parse_document(bytes(pieces))
+    text = bytes(pieces)
+    return parse_document(text) if len(text) <= _SMALL else await in_thread(parse_document, text)
 
 
 def parse_document(text: bytes) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def parse_document(text: bytes) -> dict[str, Any]:
         raise Problem(400, what, errors=[FieldError("body", what)]) from None
     if not isinstance(document, dict):
         raise not_valid([FieldError("body", "should be a JSON object of sections")])
-    if found := list(islice(_unusable(document, ()), MAX_ERRORS)):
+    if found := list(itertools.islice(_unusable(document), MAX_ERRORS)):
         raise not_valid(found)
     return document
 
@@ -66,23 +71,30 @@ def _check_type(request: Request) -> None:
         raise Problem(415, "send the body as it is, without Content-Encoding", headers={"Accept-Encoding": "identity"})
 
 
-def _unusable(value: Any, trail: Trail) -> Iterator[FieldError]:
-    """What no JSON standard and no database takes: NaN, infinities, and the character NUL."""
-    match value:
-        case dict():
-            for key, item in value.items():
-                if "\0" in key:
-                    yield FieldError(_path(trail), "a key holds the character NUL; remove it")
-                yield from _unusable(item, (trail, key))
-        case list():
-            for at, item in enumerate(value):
-                yield from _unusable(item, (trail, at))
-        case str():
+def _unusable(document: dict[str, Any]) -> Iterator[FieldError]:
+    """What no JSON standard and no database takes: NaN, infinities, and the character NUL.
+
+    Raises:
+        Problem: 422, there is more in it than any spec has.
+    """
+    pending: deque[tuple[Trail, Any]] = deque([((), document)])
+    for count in itertools.count():
+        if not pending:
+            return
+        if count > MOST_VALUES:
+            raise not_valid([FieldError("body", f"holds more than {MOST_VALUES:,} values; no spec needs so many")])
+        trail, value = pending.popleft()
+        if isinstance(value, dict):
+            if any("\0" in key for key in value):
+                yield FieldError(_path(trail), "a key holds the character NUL; remove it")
+            pending.extend(((trail, key), item) for key, item in value.items())
+        elif isinstance(value, list):
+            pending.extend(((trail, at), item) for at, item in enumerate(value))
+        elif isinstance(value, str):
             if "\0" in value:
                 yield FieldError(_path(trail), "holds the character NUL; remove it")
-        case float():
-            if not math.isfinite(value):
-                yield FieldError(_path(trail), "should be a finite number")
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield FieldError(_path(trail), "should be a finite number")
 
 
 def _path(trail: Trail) -> str:

@@ -13,12 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.problems import Problem
 
-FIGURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\.(?:png|svg|html|json|pdf)")
+FIGURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\.(?:png|svg|html)")
 EMBEDDING_FILES = ("vectors.npy", "ids.npy", "ids.json", "manifest.json")
 MAX_LOG_BYTES = 1_000_000
 _TYPES = {
     ".png": "image/png", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8", ".json": "application/json",
-    ".pdf": "application/pdf", ".npy": "application/octet-stream",
+    ".npy": "application/octet-stream",
 }  # fmt: skip
 _SHOWN = (".png",)  # the others could hold scripts or are for programs: they are saved, not shown
 

@@ -98,12 +98,14 @@ class JobSummary(Document):
 class JobDocument(JobSummary):
     """A training job."""
 
+    result: dict[str, Any] | None = Field(description="all figures of the finished run, as in its metrics.json")
     spec: TrainSpec | None = Field(description="with every default written out; null for the check of an upload")
 
 
 class SweepDocument(JobSummary):
     """A sweep."""
 
+    result: dict[str, Any] | None = Field(description="what the finished sweep found, as in its results.json")
     spec: SweepSpec = Field(description="with every default written out")
 
 

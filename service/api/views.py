@@ -19,8 +19,8 @@ _LONGEST_MESSAGE = 10_000  # characters of a failure
 PREFIX = {"train": "/v1/jobs", "import": "/v1/jobs", "sweep": "/v1/sweeps"}
 
 
-def job_document(job: Job, *, mlflow_ui_url: str | None, with_spec: bool = True) -> dict[str, Any]:
-    """All that a client may know of a job; in lists without its spec."""
+def job_document(job: Job, *, mlflow_ui_url: str | None, whole: bool = True) -> dict[str, Any]:
+    """All that a client may know of a job; in lists without what is long, its spec and its result."""
     failure = None
     if job.failure_kind is not None:
         failure = {"kind": job.failure_kind, "message": clean(job.failure_message or "", _LONGEST_MESSAGE)}
@@ -33,8 +33,9 @@ def job_document(job: Job, *, mlflow_ui_url: str | None, with_spec: bool = True)
         "metrics": job.metrics, "failure": failure, "mlflow_run_id": job.mlflow_run_id,
         "tracker_error": job.tracker_error, "last_event": job.last_seq, "links": links(job, mlflow_ui_url),
     }  # fmt: skip
-    if with_spec:  # an import's names files of ours
-        document["spec"] = None if job.kind == "import" else job.spec
+    if whole:
+        document["result"] = (job.result or {}).get("metrics") or None
+        document["spec"] = None if job.kind == "import" else job.spec  # an import's names files of ours
     return document
 
 
@@ -62,9 +63,8 @@ def figure_names(job: Job) -> list[str]:
 
 
 def has_embeddings(job: Job) -> bool:
-    """Whether the job has left vectors: training that succeeded and was to export them."""
-    run = job.spec.get("run") or {}
-    return job.kind == "train" and job.state == "succeeded" and bool(run.get("export", True))
+    """Whether the job has left vectors."""
+    return job.kind == "train" and bool((job.result or {}).get("embeddings"))
 
 
 def moment(seconds: float | None) -> str | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 EPOCHS = 40  # enough for clear neighbours; `nml submit` takes 100
+PATIENCE = 10.0  # seconds without an answer from a service on this very machine
 NODES = ("7", "42", "1000", "1500")
 
 
@@ -47,7 +48,7 @@ def _show(url: str) -> None:
     console = result_console()
     console.print(f"The service answers at {url} (its documentation: {url}/docs).")
     console.print("Training on digits: 1,797 images of handwritten digits, linked to their nearest neighbours.")
-    with Client(url, key="") as client:
+    with Client(url, key="", patience=PATIENCE) as client:
         job = client.submit({"data": {"name": "digits"}, "optimiser": {"epochs": EPOCHS}}, name="demo")
         show_events(client, job, as_json=False)
         job = client.wait(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -65,8 +66,7 @@ def serve(
 
     if role is not Role.DISPATCHER:
         remind_of_keys(settings)
-        tell_how_to_use(settings, role)
-    supervisor.serve(settings, role=role.value, mlflow_ui=mlflow_ui, say=typer.echo)
+    supervisor.serve(settings, role=role.value, mlflow_ui=mlflow_ui, say=_announcing(settings, role))
 
 
 def settings_from(**given: Any) -> Settings:
@@ -89,15 +89,27 @@ def settings_from(**given: Any) -> Settings:
         raise InvalidInput("; ".join(found)) from error
 
 
-def tell_how_to_use(settings: Settings, role: Role) -> None:
-    """What to do once the addresses below answer, which the supervisor prints."""
+def _announcing(settings: Settings, role: Role) -> Callable[[str], None]:
+    """Prints the addresses that the supervisor gives once they answer, before the first of them what to do there."""
+    lines = iter([] if role is Role.DISPATCHER else [_how_to_use(settings, role)])
+
+    def say(line: str) -> None:
+        for before in lines:
+            typer.echo(before)
+        typer.echo(line)
+
+    return say
+
+
+def _how_to_use(settings: Settings, role: Role) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
     url = f"http://{host}:{settings.port}"
     where = "" if url == DEFAULT_URL else f" --url {url}"
-    typer.echo(f"Starting; ready for jobs when {url}/readyz says so. Then, in another terminal:")
-    typer.echo(f"  nml submit --dataset digits --watch{where}")
-    if role is Role.API:
-        typer.echo("Jobs wait until a dispatcher runs too: nml serve --role dispatcher")
+    waits = "Jobs wait until a dispatcher runs too: nml serve --role dispatcher\n" if role is Role.API else ""
+    return (
+        f"The service answers; {url}/readyz tells whether jobs would run. {waits}In another terminal:\n"
+        f"  nml submit --dataset digits --watch{where}\n"
+    )
 
 
 def remind_of_keys(settings: Settings) -> None:

@@ -33,6 +33,7 @@ from service.dispatch.tether import adopt_orphans, tethered
 TICK_SECONDS = 0.5  # between looks at leash, stop file and counters
 TIDY_SECONDS = 20.0  # for processes that outlive the trainer to end by themselves: Ray takes a while
 TAIL_BYTES = 4_096  # of output that may explain a failure
+OOM_SCORE = "500"  # so that for lack of memory the kernel ends a trainer, not the service
 REPORT_BYTES = 16_384  # of what it reports of its failure
 MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; a job that says more is not read anyway
 
@@ -95,6 +96,8 @@ class Keeper:
 
         def prepare() -> None:
             tether()
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
             if limit is not None:
                 hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
                 lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

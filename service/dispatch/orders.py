@@ -40,10 +40,12 @@ class Orders:
         settings, cpus = self.settings, self._cpus(job)
         directory = settings.job_directory(job.id)
         on_ray = settings.runner == "ray"
-        marker = {MARKER: f"{job.id}.{job.attempt}"}
+        own = {MARKER: f"{job.id}.{job.attempt}", "OMP_NUM_THREADS": str(cpus)}
+        if job.kind == "import":
+            own["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default one reserves a gigabyte that the limit counts
         return Order(
             job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
-            {**self.environment(), "OMP_NUM_THREADS": str(cpus), **marker}, directory,
+            {**self.environment(), **own}, directory,
             # a sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit
             memory_bytes=None if job.kind == "sweep" and not on_ray else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,

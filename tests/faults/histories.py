@@ -38,6 +38,11 @@ def uninterrupted(document: dict[str, Any], directory: Path) -> list[dict[str, f
 
     spec: TrainSpec = parse_spec(document)
     fit(spec, directory)
+    return written_curve(directory)
+
+
+def written_curve(directory: Path) -> list[dict[str, float]]:
+    """The epochs' numbers as the trainer wrote them."""
     return [without_timing(event["metrics"]) for event in read_events(directory) if event["type"] == "epoch"]
 
 

@@ -14,7 +14,7 @@ from tests.faults.histories import all_events, check_history, curve, small_spec,
 from tests.faults.services import Service, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-JOBS, EPOCHS = 4, 400
+JOBS, EPOCHS = 3, 300
 
 
 def test_sleeping_dispatcher_loses_its_jobs_but_not_their_processes(tmp_path):

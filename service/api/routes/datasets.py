@@ -103,12 +103,12 @@ async def list_(
 
 
 @router.get(
-    "/v1/datasets/{name}", response_model=DatasetDocument, operation_id="get_dataset", summary="Show a data set",
+    "/v1/datasets/{ref}", response_model=DatasetDocument, operation_id="get_dataset", summary="Show a data set",
     responses=refusals(404),
 )  # fmt: skip
-async def show(request: Request, name: str) -> Response:
+async def show(request: Request, ref: str) -> Response:
     """By reference, or by name: then the newest version that is ready, and a list of all."""
-    return answer(await in_thread(catalogue.show, name, store_of(request), settings_of(request)))
+    return answer(await in_thread(catalogue.show, ref, store_of(request), settings_of(request)))
 
 
 @router.delete(

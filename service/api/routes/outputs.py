@@ -21,6 +21,7 @@ from trainer.errors import InvalidInput
 from tuner.journal import read_sweep
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+_PICTURES = dict.fromkeys(("image/png", "image/svg+xml", "text/html"), _BINARY)
 _LAST_SEQ = 2**53
 
 
@@ -98,7 +99,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
 
     @router.get(
         one + "/figures/{name}", response_class=Response, operation_id=f"get_{noun}_figure", summary="Get a picture",
-        responses={200: {"description": "The picture.", "content": {"image/png": _BINARY}}, **_PARTS, **refusals(404)},
+        responses={200: {"description": "Picture or page.", "content": _PICTURES}, **_PARTS, **refusals(404)},
         **shared,
     )  # fmt: skip
     async def figure(request: Request, job_id: str, name: str) -> Response:

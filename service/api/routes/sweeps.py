@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,7 +21,7 @@ from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
 from tuner.config import SweepSpec, parse_sweep
 from tuner.journal import TrialRecord, read_sweep
-from tuner.results import chosen_spec, rows, summary
+from tuner.results import best_trial, chosen_spec, protocol_line, rows, value_of
 
 _RESOURCE = Resource(
     path="/v1/sweeps", noun="sweep", kind="sweep", kinds=frozenset({"sweep"}), document=SweepDocument,
@@ -42,7 +43,7 @@ def add_sweeps(router: APIRouter) -> None:
         request: Request,
         job_id: str,
         after: Annotated[int, Query(ge=-1, le=_MOST_TRIALS, description="`next` of an earlier answer")] = -1,
-        limit: Annotated[int, Query(ge=1, le=_MOST_TRIALS)] = 1_000,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     ) -> Response:
         job = await find_job(request, job_id, _RESOURCE)
         settings = settings_of(request)
@@ -51,10 +52,13 @@ def add_sweeps(router: APIRouter) -> None:
             spec, found = _read(job, settings.run_directory(job_id))
             numbers = [number for number in sorted(found) if number > after]
             shown = numbers[:limit]
-            told = summary(spec, found)
-            kept = {name: told[name] for name in ("objective", "protocol", "states", "best", "value")}
-            more = shown[-1] if len(numbers) > limit else None
-            return {**kept, "trials": rows(spec, found, shown), "next": more}
+            best = best_trial(found)
+            return {
+                "objective": spec.objective, "protocol": protocol_line(spec),
+                "states": Counter(trial.state for trial in found.values()),
+                "best": None if best is None else best.number, "value": None if best is None else value_of(best),
+                "trials": rows(spec, found, shown), "next": shown[-1] if len(numbers) > limit else None,
+            }  # fmt: skip
 
         return answer(await in_thread(collect))
 

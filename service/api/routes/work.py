@@ -95,11 +95,15 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
 
         deadline = None if deadline_minutes is None else time.time() + 60 * deadline_minutes
         asked = submission.Request(owner, name, priority, deadline)
-        new = await in_thread(resource.prepare, document, asked, store, settings)
-        promise = None
-        if idempotency_key is not None:
+
+        def prepare() -> tuple[NewJob, Idempotency | None]:
+            new = resource.prepare(document, asked, store, settings)
+            if idempotency_key is None:
+                return new, None
             known_by = submission.fingerprint(resource.kind, document, parameters)
-            promise = Idempotency(owner, idempotency_key, known_by)
+            return new, Idempotency(owner, idempotency_key, known_by)
+
+        new, promise = await in_thread(prepare)
         most = settings.max_active_jobs
         job, is_new = await write(request, store.jobs.submit, new, idempotency=promise, max_active=most)
         made = job_document(job, mlflow_ui_url=settings.mlflow_ui_url)
@@ -121,7 +125,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         jobs, following = await in_thread(
             store.jobs.list, kind=resource.kind, states=state or (), dataset=dataset, before=cursor, limit=limit
         )
-        items = [job_document(job, mlflow_ui_url=ui, with_spec=False) for job in jobs]
+        items = [job_document(job, mlflow_ui_url=ui, whole=False) for job in jobs]
         return answer({"items": items, "next": following})
 
     @router.post(

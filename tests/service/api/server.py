@@ -67,7 +67,7 @@ class Live:
 @contextmanager
 def serving(settings: Settings) -> Iterator[Live]:
     """Start a server in a thread; it listens when this begins and has ended when this ends."""
-    with socket.socket() as listener, httpx.Client(timeout=20) as http:
+    with socket.socket() as listener, httpx.Client(timeout=60) as http:
         listener.bind(("127.0.0.1", 0))
         app = create_app(settings)
         config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
@@ -83,5 +83,5 @@ def serving(settings: Settings) -> Iterator[Live]:
         finally:
             http.close()
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()

@@ -35,10 +35,12 @@ def test_from_queue_to_end(live: Live) -> None:
     assert running["last_event"] == 4
     assert running["started"] >= running["created"]
     assert running["links"]["mlflow"] is None
-    live.finish(job, result={"figures": ["loss.png", "mi.png"]})
+    left = {"figures": ["loss.png", "mi.png"], "embeddings": True, "metrics": {"eval": {"accuracy": 0.9}}}
+    live.finish(job, result=left)
     ended = document(live, job_id)
     assert (ended["state"], ended["failure"], ended["links"]["cancel"]) == ("succeeded", None, None)
     assert ended["ended"] >= ended["started"]
+    assert ended["result"] == {"eval": {"accuracy": 0.9}}
     assert ended["links"]["figures"] == [f"/v1/jobs/{job_id}/figures/{name}" for name in ("loss.png", "mi.png")]
     assert ended["links"]["embeddings"] == f"/v1/jobs/{job_id}/embeddings/manifest.json"
 
@@ -77,7 +79,7 @@ def test_pages_give_every_job_once_newest_first(live: Live) -> None:
         page = live.http.get("/v1/jobs", params={"limit": 3, **({"cursor": cursor} if cursor else {})}).json()
         JobPage.model_validate(page)
         assert len(page["items"]) <= 3
-        assert all("spec" not in item for item in page["items"])
+        assert all(not {"spec", "result"} & set(item) for item in page["items"])
         seen += [item["id"] for item in page["items"]]
         cursor = page["next"]
         if cursor is None:

@@ -29,7 +29,7 @@ def finished(live: Live, *, export: bool = True) -> tuple[str, Path]:
     (live.settings.home / "secret.png").write_bytes(b"secret")
     (run / "figures" / "link.png").symlink_to(live.settings.home / "secret.png")
     listed = ["loss.png", "search.html", "link.png", "absent.png", "../spec.json", "../../../secret.png"]
-    live.finish(job, result={"figures": listed})
+    live.finish(job, result={"figures": listed, "embeddings": export})
     return job.id, run
 
 

@@ -37,7 +37,7 @@ def test_from_submission_to_deletion(live: Live) -> None:
     job = live.claim(made["id"])
     live.tell(job, *range(1, 601), metrics={"loss": 0.1})
     live.finish(job)
-    assert all(numbers(watcher.result(30)) == list(range(1, 604)) for watcher in watchers)
+    assert all(numbers(watcher.result(60)) == list(range(1, 604)) for watcher in watchers)
     shown = live.http.get(f"/v1/jobs/{job.id}").json()
     JobDocument.model_validate(shown)
     assert (shown["state"], shown["metrics"]) == ("succeeded", {"loss": 0.1})
@@ -64,4 +64,4 @@ def test_database_that_goes_and_comes_back(live: Live, database: postgres.Postgr
     until(lambda: live.http.get(f"/v1/jobs/{job.id}").status_code == 200)
     live.tell(job, 2)
     live.finish(job)
-    assert [numbers(watcher.result(30)) for watcher in watchers] == [[1, 2, 3, 4, 5]] * 4
+    assert [numbers(watcher.result(60)) for watcher in watchers] == [[1, 2, 3, 4, 5]] * 4

@@ -141,6 +141,7 @@ BAD_JOBS: list[tuple[Any, str]] = [
     (b'{"objective": {"temperature": -Infinity}}', "objective.temperature"),
     (b'{"optimiser": {"lr": 1e999}}', "optimiser.lr"),
     (b'{"a": [[1, {"b": NaN}]]}', "a.0.1.b"),
+    ({"space": list(range(100_001))}, "body"),
     (b"[]", "body"),
     (b"null", "body"),
     (b'"spec"', "body"),

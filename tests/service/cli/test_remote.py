@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 from service.settings import Settings
 from service.store.records import Claim, NewEvent
 from tests.service.api.server import Live, serving
-from tests.service.cli.commands import NML, nml
+from tests.service.cli.commands import NML, nml, start_nml
 from tests.service.terminal import shown_on_terminal
 
 TINY = ["--dataset", "synthetic", "--set", "data.synthetic.nodes=60", "--set", "optimiser.epochs=3"]
@@ -37,15 +36,16 @@ def submitted(*options: str) -> str:
     return nml("submit", *TINY, *options).stdout.strip()
 
 
-def run_slowly(live: Live, job_id: str, then: Callable[[Any], None] | None = None) -> threading.Thread:
-    """Do to a job what a dispatcher does, a step at a time; ends it unless `then` does something else."""
+def run_when_watched(live: Live, job_id: str, then: Callable[[Any], None] | None = None) -> threading.Thread:
+    """Do to a job what a dispatcher does, once somebody watches; end it unless `then` does something else."""
 
     def work() -> None:
+        until_watched(live)
         job = live.claim(job_id)
         claim = Claim.on(job)
         live.store.claims.record(claim, [START])
         for epoch in (1, 2, 3):
-            time.sleep(0.3)
+            time.sleep(0.1)
             live.tell(job, epoch, progress={"epoch": epoch, "epochs": 3, "phase": "train", "share": epoch / 3})
         live.store.claims.record(claim, [NewEvent("phase", {"name": "export"}, epoch=3)])
         if then is None:
@@ -56,6 +56,13 @@ def run_slowly(live: Live, job_id: str, then: Callable[[Any], None] | None = Non
     thread = threading.Thread(target=work)
     thread.start()
     return thread
+
+
+def until_watched(live: Live) -> None:
+    until = time.monotonic() + 60
+    while not live.app.state.feed.watchers:
+        assert time.monotonic() < until, "nobody watches"
+        time.sleep(0.02)
 
 
 def test_submit_prints_the_id_alone_and_sends_what_the_options_say(live: Live):
@@ -87,7 +94,7 @@ def test_submit_takes_spec_files_and_sweeps(live: Live, tmp_path: Path):
     "arguments, code, says",
     [
         (["submit", "--set", "objective.temperature=-1"], 3, "objective.temperature"),
-        (["submit", "--dataset", "papers"], 3, "papers"),
+        (["submit", "--dataset", "papers"], 3, "no data set of this name"),
         (["submit", "--dataset", "papers", "--preset", "nml-official"], 3, "no published settings"),
         (["submit", "--trials", "3"], 3, "--sweep"),
         (["submit", "--set", "data.name=files", "--set", "data.files.npz=a.npz"], 3, "nml datasets push"),
@@ -120,7 +127,8 @@ def test_jobs_are_listed_and_told_in_full(live: Live):
     first, second = submitted("--name", "older"), submitted()
     search = submitted("--sweep")
     job = live.claim(first)
-    live.tell(job, 1, progress={"phase": "train", "epoch": 1, "epochs": 3, "share": 0.33, "eta_seconds": 75})
+    progress = {"phase": "train", "epoch": 1, "epochs": 3, "share": 0.33, "eta_seconds": 75}
+    live.tell(job, 1, progress=progress, metrics={"loss": 1.5})
     listed = nml("jobs").stdout
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [search, second, first]
     for words in ("older", "train 1/3 33 %", "1:15", "running"):
@@ -136,7 +144,7 @@ def test_jobs_are_listed_and_told_in_full(live: Live):
 
 def test_watch_shows_lines_in_a_pipe_and_ends_with_the_job(live: Live):
     job_id = submitted("--name", "x")
-    working = run_slowly(live, job_id)
+    working = run_when_watched(live, job_id)
     done = nml("watch", job_id)
     working.join()
     for words in ("60 nodes, 300 edges", "epoch 3/3  loss 0.3333", "export"):
@@ -148,8 +156,7 @@ def test_watch_shows_lines_in_a_pipe_and_ends_with_the_job(live: Live):
 
 def test_watch_as_json_tells_every_event_from_the_first(live: Live):
     job_id = submitted()
-    working = run_slowly(live, job_id)
-    time.sleep(0.5)
+    working = run_when_watched(live, job_id)
     events = [json.loads(line) for line in nml("watch", job_id, "--json").stdout.splitlines()]
     working.join()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -160,7 +167,7 @@ def test_watch_as_json_tells_every_event_from_the_first(live: Live):
 
 def test_watch_draws_a_bar_on_a_terminal(live: Live):
     job_id = submitted()
-    working = run_slowly(live, job_id)
+    working = run_when_watched(live, job_id)
     shown = shown_on_terminal([*NML, "watch", job_id])
     working.join()
     assert b"3/3" in shown
@@ -181,13 +188,7 @@ def test_watch_ends_with_the_exit_code_of_what_came_out(live: Live, outcome, cod
     job_id = submitted()
     live.finish(live.claim(job_id), **outcome)
     told = nml("watch", job_id, code=code).stderr
-    assert_matches(says, told)
-
-
-def assert_matches(pattern: str, text: str) -> None:
-    import re
-
-    assert re.search(pattern, text), text
+    assert re.search(says, told), told
 
 
 def test_watch_tells_of_retries(live: Live):
@@ -202,7 +203,7 @@ def test_watch_tells_of_retries(live: Live):
         live.store.claims.record(Claim.on(second), [NewEvent("rewind", {"epoch": 2}, epoch=2)])
         live.finish(second)
 
-    working = run_slowly(live, job_id, again)
+    working = run_when_watched(live, job_id, again)
     told = nml("watch", job_id)
     working.join()
     assert "attempt 1 ended early (its process was killed)" in told.stderr
@@ -214,12 +215,10 @@ def test_watch_tells_of_retries(live: Live):
 def test_interrupted_watching_leaves_the_job_alone(live: Live):
     job_id = submitted()
     job = live.claim(job_id)
-    process = subprocess.Popen([*NML, "watch", job_id], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert job_id or process.stderr.readline()
-    first = process.stderr.readline()  # it watches
+    process = start_nml("watch", job_id)
+    until_watched(live)
     process.send_signal(signal.SIGINT)
-    told = first + process.communicate(timeout=30)[1]
+    told = process.communicate(timeout=30)[1]
     assert process.returncode == 130
     assert f"Job {job_id} goes on" in told
     assert f"nml cancel {job_id}" in told
@@ -229,12 +228,10 @@ def test_interrupted_watching_leaves_the_job_alone(live: Live):
 
 
 def test_submit_and_watch_in_one(live: Live):
-    process = subprocess.Popen(
-        [*NML, "submit", *TINY, "--watch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
+    process = start_nml("submit", *TINY, "--watch")
     assert process.stdout is not None
     job_id = process.stdout.readline().strip()
-    working = run_slowly(live, job_id)
+    working = run_when_watched(live, job_id)
     out, told = process.communicate(timeout=60)
     working.join()
     assert process.returncode == 0, told
@@ -256,9 +253,15 @@ def test_a_sweep_is_watched_as_a_list_of_trials(live: Live):
     ):  # fmt: skip
         kind = str(data.pop("type"))
         live.store.claims.record(Claim.on(job), [NewEvent(kind, {"elapsed": 1.0, **data})])
-    timer = threading.Timer(2.0, lambda: live.finish(job))
-    timer.start()
+
+    def end() -> None:
+        until_watched(live)
+        live.finish(job)
+
+    ending = threading.Thread(target=end)
+    ending.start()
     told = nml("watch", sweep_id)
+    ending.join()
     assert "trial 0 runs: τ 0.4" in told.stderr
     assert "trial 0 finished: val_accuracy 0.7500" in told.stderr
     assert "succeeded" in told.stdout
@@ -272,7 +275,7 @@ def test_cancel_and_logs(live: Live):
     (folder / "log.txt").write_text("one\ntwo\n")
     assert nml("logs", job_id).stdout == "one\ntwo\n"
     assert nml("logs", job_id, "--tail", "1").stdout == "two\n"
-    process = subprocess.Popen([*NML, "logs", job_id, "--follow", "--tail", "1"], stdout=subprocess.PIPE, text=True)
+    process = start_nml("logs", job_id, "--follow", "--tail", "1")
     assert process.stdout is not None
     assert process.stdout.readline() == "two\n"
     with (folder / "log.txt").open("a") as log:

@@ -234,9 +234,9 @@ def test_a_service_that_is_not_there_is_named_with_the_remedy():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     said: list[str] = []
-    with Client(f"http://127.0.0.1:{port}", patience=0.5, notice=said.append) as client:
-        with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}.*nml serve") as error:
-            client.job("01a")
+    client = Client(f"http://127.0.0.1:{port}", patience=0.5, notice=said.append)
+    with client, pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}.*nml serve") as error:
+        client.job("01a")
     assert error.value.exit_code == 5
     assert len(said) == 1
 
@@ -263,9 +263,9 @@ def test_a_redirect_is_told_and_never_followed():
     with HTTPServer(("127.0.0.1", 0), Elsewhere) as first, HTTPServer(("127.0.0.1", 0), Elsewhere) as second:
         for server in (first, second):
             threading.Thread(target=server.serve_forever, daemon=True).start()
-        with Client(f"http://127.0.0.1:{first.server_port}", "nml_secret") as client:
-            with pytest.raises(ApiError, match="points to http://localhost"):
-                client.job("01a")
+        client = Client(f"http://127.0.0.1:{first.server_port}", "nml_secret")
+        with client, pytest.raises(ApiError, match="points to http://localhost"):
+            client.job("01a")
         for server in (first, second):
             server.shutdown()
     assert seen == ["Bearer nml_secret"]

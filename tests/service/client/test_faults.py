@@ -88,8 +88,7 @@ def test_a_service_that_asks_for_patience_gets_it(tmp_path: Path):
     with serving(settings) as slow, Client(slow.url, key="", patience=20) as client:
         assert len({client.submit(SMALL).id for _ in range(4)}) == 4
         with Client(slow.url, key="", patience=0) as hasty, pytest.raises(ApiError) as error:
-            for _ in range(10):
-                list(hasty.jobs())
+            _ = [list(hasty.jobs()) for _ in range(10)]
         assert error.value.status == 429
         assert error.value.exit_code == 5
 

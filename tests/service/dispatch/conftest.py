@@ -60,7 +60,8 @@ def dispatching(settings: Settings, store: Store, orders: Orders) -> Iterator[Ca
 
     def start(**changes: Any) -> Dispatcher:
         runner = changes.pop("runner", None) or LocalRunner()
-        made = Dispatcher(changes.pop("settings", settings), store, runner, orders=orders, **changes)
+        given = {"orders": orders, **changes}
+        made = Dispatcher(given.pop("settings", settings), store, runner, **given)
         stop = threading.Event()
         thread = threading.Thread(target=made.run, args=[stop], daemon=True)
         thread.start()

@@ -1,7 +1,6 @@
 """`python dispatcher_process.py [FAULT]`: a dispatcher with the stand-in trainer, in a process that can be killed.
 
-Settings come from the environment. FAULT is a place where it kills itself, once: `claimed`, `intended`, `started`,
-`recorded`, `settling`, `finishing`.
+Settings come from the environment. FAULT is a place where it kills itself (PLACES).
 """
 
 from __future__ import annotations

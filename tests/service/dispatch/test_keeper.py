@@ -290,3 +290,10 @@ def test_kernel_oom_counts_are_read_from_both_versions_of_control_groups(tmp_pat
     (cgroup / "a" / "memory.events").write_text("oom 1\noom_kill 20\n")
     (cgroup / "memory" / "b" / "memory.oom_control").write_text("under_oom 0\noom_kill 100\n")
     assert descendants.oom_kills(proc, cgroup) == 123
+
+
+def test_for_lack_of_memory_the_kernel_ends_the_trainer_first(tmp_path):
+    order = order_for(tmp_path, "print(open('/proc/self/oom_score_adj').read())")
+    kept(order)
+    assert int(order.output_file.read_text()) == 500
+    assert int(Path("/proc/self/oom_score_adj").read_text()) < 500

@@ -160,6 +160,23 @@ def test_a_bomb_is_refused_without_unpacking(tmp_path: Path, monkeypatch):
     refused(tmp_path / "my.npz", r"unpacks to 3,2\d\d,\d\d\d bytes, more than the 1,000,000 allowed")
 
 
+def test_what_is_no_array_is_left_packed(tmp_path: Path, monkeypatch):
+    graph = read(tmp_path, edge_index=EDGES, x=X)
+    with zipfile.ZipFile(tmp_path / "my.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("notes.txt", bytes(5_000_000))
+    monkeypatch.setattr(npz, "MAX_BYTES", 1_000_000)  # which counts arrays: nothing else may be unpacked
+    opened, names = zipfile.ZipFile.open, []
+
+    def note(archive, member, *arguments, **options):
+        names.append(getattr(member, "filename", member))
+        return opened(archive, member, *arguments, **options)
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", note)
+    again = npz.load(FilesSpec(npz=str(tmp_path / "my.npz")))
+    assert again.fingerprint() == graph.fingerprint()
+    assert set(names) == {"edge_index.npy", "x.npy"}
+
+
 def test_a_header_that_promises_more_than_is_there_is_refused(tmp_path: Path):
     header = io.BytesIO()
     npy.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40, 2)})

@@ -1,0 +1,86 @@
+"""`nml demo` starts a whole service and leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.service.cli.commands import nml, start_nml, users_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def started(tmp_path: Path) -> subprocess.Popen[str]:
+    """The demo, with keys and addresses of another service in its environment, which are no concern of it."""
+    return start_nml(
+        "demo", TMPDIR=str(tmp_path), OMP_NUM_THREADS="1", NML_URL="http://127.0.0.1:9", NML_API_KEY="nml_of_another",
+        NML_REQUIRE_KEY="true", MLFLOW_TRACKING_URI="http://127.0.0.1:9",
+    )  # fmt: skip
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"never said {words!r}")
+
+
+def assert_nothing_left(tmp_path: Path) -> None:
+    assert users_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
+    process = started(tmp_path)
+    out, told = process.communicate(timeout=500)
+    assert process.returncode == 0, told
+    assert "epoch 40/40" in told
+    assert re.search(r"probe accuracy, test +9\d\.\d\d %", out)
+    assert re.search(r"MLflow run [0-9a-f]{32}", out)
+    rows = re.findall(r"^ (7|42|1000|1500) +(\d) +(.+?), [01]\.\d{3} ", out, re.MULTILINE)
+    assert [node for node, _, _ in rows] == ["7", "42", "1000", "1500"]
+    same = sum(found.count(f"({digit})") for _, digit, found in rows)
+    assert same >= 28  # of 32 neighbours: by chance it would be 3
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_demo_stops_everything(tmp_path: Path, number):
+    process = started(tmp_path)
+    read_until(process, "epoch 2/40")
+    assert len(users_of(tmp_path)) >= 4  # supervisor, API, dispatcher, keeper, trainer
+    process.send_signal(number)
+    told = process.communicate(timeout=200)[1]
+    assert process.returncode == 130
+    assert "Interrupted" in told
+    assert_nothing_left(tmp_path)
+
+
+def test_demo_whose_service_dies_says_so_and_ends_the_rest(tmp_path: Path):
+    process = started(tmp_path)
+    read_until(process, "epoch 2/40")
+    (service,) = [user for user in users_of(tmp_path) if user.ppid() == process.pid]
+    service.kill()
+    told = process.communicate(timeout=300)[1]
+    assert process.returncode == 5
+    assert "does not answer" in told
+    assert_nothing_left(tmp_path)
+
+
+def test_a_service_that_cannot_start_is_explained(tmp_path: Path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no luck\nexit 7\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = nml("demo", code=5).stderr
+    assert "no luck" in told
+    assert "ended with code 7 before it was ready" in told
+    assert list(tmp_path.iterdir()) == [broken]

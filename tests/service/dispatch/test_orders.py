@@ -1,0 +1,86 @@
+"""The command of a job: fixed words, our own paths, and an environment with nothing in it that a job must not see."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.dispatch.orders import Orders
+from service.settings import Settings
+from tests.service.dispatch.test_rules import JOB
+
+SECRETS = {
+    "NML_DATABASE_URL": "postgresql://u:hush@h/d", "PGPASSWORD": "hush", "AWS_SECRET_ACCESS_KEY": "hush",
+    "LD_PRELOAD": "hush", "PYTHONSTARTUP": "hush", "NML_OUTCOME_FD": "hush",
+}  # fmt: skip
+ENVIRON = {"PATH": "/bin", "HOME": "/root", "NML_DATA": "/data", "RAY_ADDRESS": "auto", **SECRETS}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path, concurrency=1, memory_limit="4GB", database_url="postgresql://u:hush@h/d")
+
+
+def test_training(settings):
+    job = replace(JOB, id="abc", attempt=3, memory_bytes=10**9, spec={"run": {"threads": 2, "device": "cuda"}})
+    order = Orders(settings, ENVIRON).order(job)
+    home = settings.home
+    assert order.argv == (
+        "python", "-P", "-m", "trainer", f"{home}/jobs/abc/spec.json", "--out", f"{home}/runs/abc", "--resume",
+        "--memory-limit", "4000000000",
+    )  # fmt: skip
+    assert (order.memory_bytes, order.cpus, order.gpus, order.marker) == (10**9, 2, 1, "abc.3")
+    assert order.environment["NML_ATTEMPT"] == "abc.3"
+    assert order.environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_after_memory_ran_out_the_plan_shrinks(settings):
+    assert Orders(settings, ENVIRON).order(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
+
+
+def test_sweeps_and_imports(settings):
+    sweep = Orders(settings, ENVIRON).order(replace(JOB, kind="sweep", id="s", memory_bytes=10**9))
+    home = settings.home
+    assert sweep.argv == ("python", "-P", "-m", "tuner", f"{home}/jobs/s/spec.json", "--out", f"{home}/runs/s")
+    assert sweep.memory_bytes is None  # each process of its Ray would have the limit of them all
+    imported = Orders(settings, ENVIRON).order(replace(JOB, kind="import", id="i", memory_bytes=10**9))
+    assert imported.argv == ("python", "-P", "-m", "trainer.data.importing", f"{home}/jobs/i/spec.json")
+    assert imported.memory_bytes == 10**9
+
+
+@pytest.mark.parametrize("runner", ["local", "ray"])
+@pytest.mark.parametrize("kind", ["train", "sweep", "import"])
+def test_no_secret_of_the_service_reaches_a_job(settings, runner, kind):
+    chosen = settings.model_copy(update={"runner": runner, "ray_jobs_url": "http://head:8265"})
+    order = Orders(chosen, ENVIRON).order(replace(JOB, kind=kind))
+    assert "hush" not in json.dumps(dict(order.environment))
+    assert not order.environment.keys() & SECRETS.keys()
+    assert not any(name.startswith(order.inherit) for name in SECRETS if order.inherit)
+
+
+def test_the_user_writes_nothing_but_the_spec(settings):
+    text = "$(reboot) --out /etc; `id`"
+    job = replace(JOB, id="abc", name=text, dataset=text, owner=text, spec={"run": {"name": text}})
+    orders = Orders(settings, ENVIRON)
+    order = orders.order(job)
+    orders.write_spec(job)
+    assert text not in " ".join(order.argv) + json.dumps(dict(order.environment))
+    assert json.loads((settings.home / "jobs" / "abc" / "spec.json").read_text()) == job.spec
+
+
+def test_modules_are_found_where_we_are_from(settings):
+    root = str(Path(__file__).resolve().parents[3])
+    assert root in Orders(settings, ENVIRON).environment()["PYTHONPATH"].split(":")
+    assert Orders(settings, ENVIRON).environment()["MLFLOW_TRACKING_URI"] == settings.tracking_uri
+
+
+def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
+    chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
+    order = Orders(chosen, ENVIRON).order(JOB)
+    assert not order.environment.keys() & {"PATH", "HOME", "RAY_ADDRESS", "PYTHONPATH"}
+    assert {"PATH", "HOME", "RAY_", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} <= set(order.inherit)
+    assert sys.executable not in order.argv

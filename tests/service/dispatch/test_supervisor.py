@@ -1,0 +1,173 @@
+"""The service as a whole: its processes are restarted when they die, and end with it."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.dispatch import supervisor
+from service.dispatch.supervisor import Child, serve
+from service.settings import Settings
+from tests.service.dispatch.conftest import until
+from trainer.errors import InvalidInput
+
+ROOT = Path(__file__).resolve().parents[3]
+CODE = "from service.dispatch.supervisor import serve; from service.settings import Settings; serve(Settings(){})"
+
+
+class Service:
+    """A supervisor in a process of its own."""
+
+    def __init__(self, settings: Settings, arguments: str = "") -> None:
+        environment = os.environ | settings.environment() | {"PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CODE.format(arguments)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+
+    def address(self) -> str:
+        """The port, once the API answers and we are told so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("API"):
+                return line.split("://")[1].split("/")[0]
+        raise AssertionError("it ended")
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def part(self, module: str) -> psutil.Process:
+        return until(lambda: next((one for one in self.family() if module in _words(one)), None), 30)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def status(address: str, path: str) -> int | None:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def service(settings):
+    found: list[Service] = []
+
+    def start(arguments: str = "", **changes) -> Service:
+        found.append(Service(settings.model_copy(update={"port": 0, **changes}), arguments))
+        return found[-1]
+
+    yield start
+    for one in found:
+        with suppress(psutil.Error):
+            for process in one.family():
+                process.kill()
+        one.process.kill()
+        one.process.wait()
+
+
+def test_what_dies_is_started_again_and_clients_are_not_refused_meanwhile(service):
+    running = service()
+    address = running.address()
+    until(lambda: status(address, "/readyz") == 200, 30)
+    api, dispatcher = running.part("service.serve_api"), running.part("service.dispatch")
+    api.kill()
+    assert status(address, "/livez") == 200  # waits in the listening socket for the next one
+    assert running.part("service.serve_api").pid != api.pid
+    dispatcher.kill()
+    until(lambda: running.part("service.dispatch").pid != dispatcher.pid, 30)
+    until(lambda: status(address, "/readyz") == 200, 30)
+
+
+def test_sigterm_ends_all_of_it_in_good_order(service):
+    running = service()
+    address = running.address()
+    family = running.family()
+    assert len(family) == 2
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(60) == 0
+    assert not [process for process in family if process.is_running()]
+    assert status(address, "/livez") is None
+
+
+def test_nothing_of_the_service_outlives_its_supervisor(service):
+    running = service()
+    address = running.address()
+    family = running.family()
+    running.process.kill()
+    running.process.wait()
+    until(lambda: not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 20)
+    assert status(address, "/livez") is None
+
+
+def test_several_api_processes_share_the_port(service):
+    running = service(api_workers=2)
+    address = running.address()
+    parts = until(
+        lambda: len(found := [p for p in running.family() if "service.serve_api" in _words(p)]) == 2 and found
+    )
+    parts[0].kill()
+    assert all(status(address, "/livez") == 200 for _ in range(20))
+
+
+@pytest.mark.parametrize("role, module", [("api", "service.serve_api"), ("dispatcher", "service.dispatch")])
+def test_each_part_can_run_alone(service, role, module):
+    running = service(f", role={role!r}")
+    assert running.part(module)
+    time.sleep(0.5)
+    assert len(running.family()) == 1
+
+
+def test_a_port_that_is_taken_is_refused_with_advice(settings):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        chosen = settings.model_copy(update={"port": taken.getsockname()[1]})
+        with pytest.raises(InvalidInput, match="choose another --port"):
+            serve(chosen)
+
+
+def test_one_that_cannot_live_is_tried_again_after_longer_and_longer_pauses(monkeypatch):
+    now = [1_000.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
+    child, starts = Child("x", [sys.executable, "-S", "-c", ""], os.environ, 1.0), []
+    while len(starts) < 9:
+        before = child.process
+        child.look()
+        if child.process is not None and before is None:
+            starts.append(now[0])
+            child.process.wait()
+        now[0] += 0.1
+    pauses = [round(later - earlier, 1) for earlier, later in itertools.pairwise(starts)]
+    assert [round(pause) for pause in pauses[1:]] == [1, 2, 4, 8, 16, 30, 30]
+
+
+@pytest.mark.slow
+def test_mlflows_pages_run_beside_it_and_end_with_it(service):
+    running = service(", mlflow_ui=True")
+    address = running.address()
+    assert running.process.stdout is not None
+    pages = next(line for line in running.process.stdout if line.startswith("MLflow")).split("://")[1].strip()
+    until(lambda: status(pages, "/") == 200, 120)
+    until(lambda: status(address, "/readyz") == 200, 30)
+    family = running.family()
+    running.process.kill()
+    running.process.wait()
+    until(lambda: not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 30)
