@@ -15,6 +15,7 @@ import anyio
 from fastapi import FastAPI
 
 from service.api import openapi, problems
+from service.api.direct import DirectRoute
 from service.api.edge.guard import Guard
 from service.api.edge.measures import Measures
 from service.api.events.feed import Feed
@@ -50,7 +51,8 @@ def create_app(settings: Settings) -> FastAPI:
     add_sweeps(app.router)
     app.include_router(datasets)
     app.include_router(operations)
-    app.add_middleware(Guard, settings=settings, measures=measures, state=app.state)
+    direct = [route for route in app.routes if isinstance(route, DirectRoute)]
+    app.add_middleware(Guard, settings=settings, measures=measures, state=app.state, direct=direct)
     described: dict[str, Any] = {}
 
     def describe() -> dict[str, Any]:

@@ -130,8 +130,23 @@ def field_errors(details: Iterable[ErrorDetails], *, skip: int = 0) -> list[Fiel
             case "union_tag_invalid":  # pydantic's own message repeats the input
                 message = f"should be one of {item.get('ctx', {}).get('expected_tags', 'the known kinds')}"
         place = ".".join(str(part) or '""' for part in item["loc"][skip:])
+        if place and item["type"] == "value_error":
+            place = _narrowed(place, message)
         found.append(_placed(message) if not place else FieldError(place, message))
     return found
+
+
+def _narrowed(place: str, message: str) -> str:
+    """The field that a rule between the fields of a section is about, where its message names one: by the path within
+    a training spec, which may itself be a section of a sweep.
+    """
+    dotted = _DOTTED.search(message)
+    if dotted is None:
+        return place
+    section, _, field = dotted[0].partition(".")
+    if place.rpartition(".")[2] == section:
+        return f"{place}.{field}"
+    return f"{place}.{dotted[0]}" if place == "base" else place
 
 
 def _placed(message: str) -> FieldError:

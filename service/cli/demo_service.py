@@ -34,22 +34,21 @@ def running_service(home: Path, log: Path) -> Iterator[str]:
     Raises:
         Infrastructure: it ended, or was not ready in time.
     """
-    with log.open("wb") as output:
-        port = _free_port()
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port), "--home", str(home)]
+    port = _free_port()
+    command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port), "--home", str(home)]
+    with log.open("wb") as output, _ending_by_exception():
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment(home),
             start_new_session=True,  # Ctrl-C is for us; we then stop it in good order
         )  # fmt: skip
-        with _ending_by_exception():
-            try:
-                url = f"http://127.0.0.1:{port}"
-                _wait_until_ready(url, process)
-                yield url
-            finally:
-                for number in _ENDING:  # a second Ctrl-C would leave processes behind
-                    signal.signal(number, signal.SIG_IGN)
-                _stop(process, home)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(url, process)
+            yield url
+        finally:
+            for number in _ENDING:  # a second Ctrl-C would leave processes behind
+                signal.signal(number, signal.SIG_IGN)
+            _stop(process, home)
 
 
 @contextmanager
@@ -72,7 +71,8 @@ def _environment(home: Path) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(("NML_", "MLFLOW_"))
     }
-    return {**kept, "NML_HOME": str(home), **_IMPATIENT}
+    (home / "tmp").mkdir(parents=True)  # libraries leave caches in the temporary directory
+    return {**kept, "NML_HOME": str(home), "TMPDIR": str(home / "tmp"), **_IMPATIENT}
 
 
 def _free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.connect import DEFAULT_URL, say
-from trainer.errors import Infrastructure, InvalidInput
+from trainer.errors import InvalidInput
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -85,7 +86,8 @@ def settings_from(**given: Any) -> Settings:
         found = []
         for problem in error.errors():
             name = str(problem["loc"][0]) if problem["loc"] else ""
-            found.append(f"NML_{name.upper()}: {problem['msg']}" if name else problem["msg"])
+            message = problem["msg"].removeprefix("Value error, ")
+            found.append(f"NML_{name.upper()}: {message}" if name else message)
         raise InvalidInput("; ".join(found)) from error
 
 
@@ -102,8 +104,8 @@ def _announcing(settings: Settings, role: Role) -> Callable[[str], None]:
 
 
 def _how_to_use(settings: Settings, role: Role) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
-    url = f"http://{host}:{settings.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
     where = "" if url == DEFAULT_URL else f" --url {url}"
     waits = "Jobs wait until a dispatcher runs too: nml serve --role dispatcher\n" if role is Role.API else ""
     return (
@@ -119,17 +121,14 @@ def remind_of_keys(settings: Settings) -> None:
     from service.store import open_store
     from service.store.errors import Unavailable
 
+    moment = time.time()
     try:
-        store = open_store(settings)
-    except Unavailable as error:
-        raise Infrastructure(str(error)) from error
-    try:
-        moment = time.time()
-        usable = [key for key in store.keys.list() if not key.revoked and (key.expires is None or key.expires > moment)]
-    finally:
-        store.close()
-    if not usable:
+        with closing(open_store(settings)) as store:
+            keys = store.keys.list()
+    except Unavailable:
+        return  # the service waits for its database, and so can this
+    if not any(not key.revoked and (key.expires is None or key.expires > moment) for key in keys):
         say(
-            f"Beyond this machine's loopback every request needs an API key, and there is none yet. Make one:\n"
+            f"Every request to {settings.host} needs an API key, and there is none yet. Make one:\n"
             f"  nml keys create NAME --scope submit --home {quote(str(settings.home))}"
         )

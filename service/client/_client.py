@@ -232,7 +232,7 @@ class Client:
         """End a job that waits now, and a running one after it wrote a checkpoint. One already cancelled stays so."""
         path = self._place(job)
         try:
-            return _job_at(path, self._wire.request("POST", f"{path}/cancel").json())
+            return _job_at(path, self._wire.document("POST", f"{path}/cancel"))
         except ApiError as error:
             if error.status == httpx.codes.CONFLICT and (found := self._at(path)).state == "cancelled":
                 return found  # by us, where the answer to an earlier attempt was lost
@@ -278,7 +278,8 @@ class Client:
         if not files:
             raise InvalidInput("give one source: nodes and edges, or npz")
         fields = {"name": name} | ({"options": json.dumps(dict(options))} if options else {})
-        found = dataset_from(_files.upload(self._wire, "v1/datasets", fields, files, progress).json())
+        answer = _files.upload(self._wire, "v1/datasets", fields, files, progress)
+        found = dataset_from(self._wire.parsed(answer))
         pause = 0.1
         while found.state == "checking":
             time.sleep(pause)
@@ -295,7 +296,7 @@ class Client:
     # Underneath
 
     def _get(self, path: str, **query: Any) -> Any:
-        return self._wire.request("GET", path, params=query).json()
+        return self._wire.document("GET", path, params=query)
 
     def _submit(self, path: str, spec: Any, query: Mapping[str, Any], key: str | None) -> Any:
         document = spec.model_dump(mode="json") if hasattr(spec, "model_dump") else spec
@@ -305,7 +306,7 @@ class Client:
             raise InvalidInput(f"the spec cannot be written as JSON: {error}") from error
         headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
         given = {name: value for name, value in query.items() if value is not None}
-        return self._wire.request("POST", path, content=body, headers=headers, params=given).json()
+        return self._wire.document("POST", path, content=body, headers=headers, params=given)
 
     def _pages(self, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
         asked = {name: value for name, value in query.items() if value is not None}

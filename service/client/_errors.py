@@ -14,6 +14,7 @@ EXIT_CODES = {
     "cancelled": Cancelled.exit_code,
     "deadline": Cancelled.exit_code,  # nothing was wrong with it but that its time was over
 }
+_KEY_REMEDY = "Give one as NML_API_KEY or --key; `nml keys create NAME` makes one, on the service's machine."
 
 
 class ApiError(TrainerError):
@@ -46,7 +47,7 @@ class ApiError(TrainerError):
         lines = [f"{field}: {message}" if field else message for field, message in named]
         if len(lines) > 1 or lines[0:1] != [told]:  # one wrong field is told by the detail already
             told = "\n  ".join([f"{told} (HTTP {self.status})", *lines])
-        return told
+        return f"{told}. {_KEY_REMEDY}" if self.status == 401 else told
 
 
 class Unreachable(Infrastructure):

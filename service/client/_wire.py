@@ -18,12 +18,11 @@ import httpx
 
 from service.client._errors import ApiError, Unreachable
 from service.settings import is_loopback
-from trainer.errors import InvalidInput
+from trainer.errors import Infrastructure, InvalidInput
 
 BUSY = {429, 502, 503, 504}  # may be otherwise in a moment
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds
 CONNECT_SECONDS = 5.0
-_HOPELESS = ssl.SSLError, socket.gaierror, httpx.LocalProtocolError, httpx.UnsupportedProtocol
 
 Notice = Callable[[str], None]
 
@@ -111,6 +110,22 @@ class Wire:
             except (ApiError, Unreachable) as error:
                 patience.pause(error)
 
+    def document(self, method: str, path: str, **options: Any) -> Any:
+        """As `request`; the JSON document in the answer."""
+        return self.parsed(self.request(method, path, **options))
+
+    def parsed(self, response: httpx.Response) -> Any:
+        """The JSON document in an answer.
+
+        Raises:
+            Infrastructure: it is something else, so something else than our service has answered.
+        """
+        try:
+            return response.json()
+        except ValueError as error:
+            kind = response.headers.get("content-type", "something without a type")
+            raise Infrastructure(f"{self.url} answers with {kind}, so it is not this service. Check --url.") from error
+
     def delete(self, path: str) -> None:
         """As `request`; that the thing is gone is no failure if an attempt of ours may have removed it."""
         patience, may_be_done = self.patience(), False
@@ -135,7 +150,7 @@ class Wire:
                 yield response
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
-            raise Unreachable(self.url, reason, for_good=_has_cause(error, _HOPELESS)) from error
+            raise Unreachable(self.url, reason, for_good=_is_for_good(error)) from error
 
     def _refusal(self, response: httpx.Response) -> ApiError:
         status = response.status_code
@@ -173,7 +188,12 @@ def _seconds(response: httpx.Response) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-def _has_cause(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    while error is not None and not isinstance(error, kinds):
+def _is_for_good(error: BaseException | None) -> bool:
+    """Whether the same request would fail in the same way for as long as one waits."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError | httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+            return True
+        if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
+            return True
         error = error.__cause__ or error.__context__
-    return error is not None
+    return False

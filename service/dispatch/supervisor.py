@@ -31,8 +31,8 @@ from trainer.parallel.connection import python_path
 
 Role = Literal["all", "api", "dispatcher"]
 LOOK_SECONDS = 0.2
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # before a process that died is started again; doubles
-STEADY_SECONDS = 60.0  # after which a process counts as well, and the pause as forgotten
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # before a process that died is started again; doubles
+STEADY_SECONDS = 20.0  # after which a process counts as well, and the pause as forgotten
 MLFLOW_PORTS = range(5_000, 5_100)
 log = logging.getLogger("service")
 

@@ -77,15 +77,17 @@ def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] 
         Unavailable: the database does not answer.
     """
     errors = database.reader.dialect.loaded_dbapi
-    with _translated():
-        connection = database.reader.raw_connection()
+    connection = None
     try:
+        connection = database.reader.raw_connection()
         row: tuple[Any, ...] | None = connection.driver_connection.execute(statement, (value,)).fetchone()  # type: ignore[union-attr]
-    except (errors.OperationalError, errors.InterfaceError) as error:
-        connection.invalidate()
+    except (errors.OperationalError, errors.InterfaceError, PoolTimeout) as error:
+        if connection is not None:
+            connection.invalidate()
         raise Unavailable(_first_line(error)) from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
     return row
 
 

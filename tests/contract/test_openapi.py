@@ -111,7 +111,7 @@ def described(tag: str | None) -> dict[str, Any]:
         if "/figures/" in path or "/embeddings/" in path:  # of which only some have any
             jobs = tuple(job for job in jobs if job.endswith(("succeeded", "running")))[::-1]
         if path.endswith("/events"):  # those who wait have nothing more to tell
-            jobs = tuple(job for job in jobs if not job.endswith(("queued", "cancelling")))
+            jobs = tuple(job for job in jobs if not job.endswith(("queued", "cancelling")))[::-1]
         known = {"job_id": jobs, "name": FIGURES, "ref": (*DATASETS, "papers", "digits")}
         for parameter in (found for operation in item.values() for found in operation.get("parameters", ())):
             if parameter["in"] == "path" and parameter["name"] in known:

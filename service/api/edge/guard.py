@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.direct import DirectRoute
 from service.api.edge.hosts import Hosts
 from service.api.edge.limits import Buckets, capped, check_announced
 from service.api.edge.measures import Measures
@@ -49,7 +51,10 @@ log = logging.getLogger("service.api")
 class Guard:
     """Wraps the app; `state` is the app's, whose keyring is there once it has started."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, measures: Measures, state: Any):
+    def __init__(
+        self, app: ASGIApp, *, settings: Settings, measures: Measures, state: Any, direct: Sequence[DirectRoute]
+    ):
+        self._direct = tuple(direct)
         self._app, self._settings, self._measures, self._state = app, settings, measures, state
         self._hosts = Hosts(settings)
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
@@ -109,7 +114,7 @@ class Guard:
         if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
             raise Problem(400, "the address holds the character NUL")
         host = origin = length = None
-        hosts = 0
+        hosts, asks_leave = 0, False
         for name, value in headers:
             if name == b"host":
                 host, hosts = value, hosts + 1
@@ -117,6 +122,8 @@ class Guard:
                 origin = value
             elif name == b"content-length":
                 length = value
+            elif name == b"access-control-request-method":
+                asks_leave = method == "OPTIONS"
         if path not in PUBLIC:  # probes call by whatever address the machine has
             self._hosts.check_host(host if hosts == 1 else None)
         foreign = origin is not None and self._hosts.check_origin(origin, host)
@@ -124,14 +131,15 @@ class Guard:
             scope[CALLER] = ANYONE
             return self._app
         scope[CALLER] = caller = await self._identify(scope)
-        preflight = foreign and method == "OPTIONS"  # carries no key, and learns nothing but what is allowed
-        if not preflight:
+        if not (foreign and asks_leave):  # a browser's preflight carries no key, and learns only what is allowed
             if caller is ANYONE and self._keys_required and path not in PUBLIC:
                 raise unauthorized("an API key is needed: send it as Authorization: Bearer nml_…")
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
             check_announced(length, self._limit(path))
-        return self._across if foreign and self._across is not None else self._app
+        if foreign and self._across is not None:
+            return self._across
+        return next((route.go for route in self._direct if route.takes(scope)), self._app)
 
     async def _identify(self, scope: Scope) -> Caller:
         """Who asks; by key where it is a known one, else by address, each within its rate.

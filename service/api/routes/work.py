@@ -14,9 +14,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from service.api import submission
 from service.api.access import in_thread, read, settings_of, store_of, write
 from service.api.body import read_document
+from service.api.direct import DirectRoute
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
-from service.api.routes.direct import DirectRoute
 from service.api.schemas import JobPage, JobSummary, State
 from service.api.security import caller_of, check_may_change
 from service.api.views import answer, job_document

@@ -163,6 +163,7 @@ def test_allowed_pages_get_what_browsers_need(serve: Callable[..., Live]) -> Non
     assert preflight.headers["access-control-allow-origin"] == "https://console.example"
     assert "POST" in preflight.headers["access-control-allow-methods"]
     assert preflight.headers["x-content-type-options"] == "nosniff"
+    checked(live.http.options("/v1/jobs", headers=origin), 401)
     checked(live.http.get("/v1/jobs", headers=origin), 401)
     response = live.http.get("/v1/jobs", headers=origin | key(live, "read"))
     assert response.status_code == 200

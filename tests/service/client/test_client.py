@@ -247,7 +247,7 @@ def test_addresses_that_are_none_are_refused(url):
         Client(url)
 
 
-def test_a_redirect_is_told_and_never_followed():
+def test_a_redirect_is_never_followed_and_another_server_not_taken_for_ours():
     seen: list[str] = []
 
     class Elsewhere(BaseHTTPRequestHandler):
@@ -255,6 +255,7 @@ def test_a_redirect_is_told_and_never_followed():
             seen.append(self.headers.get("Authorization", ""))
             self.send_response(307 if self.server is first else 200)
             self.send_header("Location", f"http://localhost:{second.server_port}/v1/jobs/01a")
+            self.send_header("Content-Type", "text/html")
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -266,6 +267,9 @@ def test_a_redirect_is_told_and_never_followed():
         client = Client(f"http://127.0.0.1:{first.server_port}", "nml_secret")
         with client, pytest.raises(ApiError, match="points to http://localhost"):
             client.job("01a")
+        assert seen == ["Bearer nml_secret"]
+        client = Client(f"http://127.0.0.1:{second.server_port}", key="")
+        with client, pytest.raises(Infrastructure, match="text/html, so it is not this service"):
+            client.job("01a")
         for server in (first, second):
             server.shutdown()
-    assert seen == ["Bearer nml_secret"]

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from service.dispatch.ray import RayRunner
+from service.dispatch.ray_jobs import RayJobs
 from service.dispatch.runner import PYTHON, Alive, Gone, Order, Outcome, read_outcome, take_attempt, write_order
 from service.settings import Settings
 from service.store import Store, open_store
@@ -23,6 +24,7 @@ from service.store.records import Event, NewJob
 from tests.faults.histories import all_events, check_history, curve, small_spec, uninterrupted
 from tests.faults.services import attempts, cmdline, is_gone, wait_for
 from tests.service.dispatch.ray_cluster import Cluster, ray_cluster
+from tests.tuner.sweeps import small_sweep
 from trainer.config import parse_spec, spec_hash
 from trainer.errors import Cancelled, Infrastructure
 
@@ -262,7 +264,7 @@ def test_a_cancelled_job_writes_its_checkpoint_and_leaves_no_process(cluster, ho
 def test_a_head_that_hangs_for_a_while_costs_no_attempt(cluster, house, store):
     running = submit(store, small_spec(epochs=200))
     second = submit(store, small_spec(epochs=5))
-    with dispatching(house.model_copy(update={"concurrency": 2}), cluster):
+    with dispatching(house.model_copy(update={"concurrency": 3}), cluster):
         wait_for(lambda: len(told(store, running, "epoch")) >= 5, 400)
         with suspended(cluster):
             third = submit(store, small_spec(epochs=5))
@@ -270,6 +272,18 @@ def test_a_head_that_hangs_for_a_while_costs_no_attempt(cluster, house, store):
         for job_id in (running, second, third):
             await_job(store, job_id, "succeeded")
             check_history(all_events(store, job_id), "succeeded")
+
+
+def test_a_sweep_has_its_trials_run_by_the_cluster_that_runs_it(cluster, house, store):
+    spec = small_sweep(trials=2)
+    document = spec.model_dump(mode="json")
+    job_id = store.jobs.submit(NewJob("sweep", document, "0" * 64, spec.base.data.name))[0].id
+    with dispatching(house, cluster):
+        await_job(store, job_id, "succeeded")
+    check_history(all_events(store, job_id), "succeeded")
+    known = RayJobs(cluster.url, cluster.environment).status(f"{job_id}-1")
+    assert known is not None
+    assert known["driver_info"] is not None, "a Ray of its own was started"
 
 
 @contextlib.contextmanager
