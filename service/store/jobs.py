@@ -8,10 +8,10 @@ at the same moment exactly one does. What dispatchers do is in service.store.cla
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic_core import from_json
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -68,7 +68,7 @@ class Jobs:
         if row is None:
             return None
         values = zip(_IS_JSON, row, strict=True)
-        return Job(*(from_json(value) if is_json and value is not None else value for is_json, value in values))
+        return Job(*(json.loads(value) if is_json and value is not None else value for is_json, value in values))
 
     def list(
         self, *, kind: Kind, states: Sequence[str] = (), owner: str | None = None, dataset: str | None = None,
