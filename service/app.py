@@ -26,10 +26,12 @@ from service.api.routes.operations import router as operations
 from service.api.routes.sweeps import add_sweeps
 from service.api.security import Keyring
 from service.api.shutdown import told_of_stop
+from service.datasets.underway import Underway
 from service.settings import Settings
 from service.store import open_store
 
 _WRITERS = 20  # at a time, where the database takes several
+_CHECKS, _CURVES = 2, 2  # uploads that are checked, and long series that are read, at a time
 TAGS = [
     {"name": "jobs", "description": "Training: submit, follow, fetch."},
     {"name": "sweeps", "description": "Searches over settings."},
@@ -83,6 +85,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     feed = Feed(store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers)
     app.state.store, app.state.feed = store, feed
     app.state.writers = anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS)
+    app.state.checks, app.state.curves = anyio.CapacityLimiter(_CHECKS), anyio.CapacityLimiter(_CURVES)
+    app.state.uploads_underway = Underway()
     app.state.keyring, app.state.readiness = Keyring(store), Readiness(store, settings)
     polling = asyncio.create_task(feed.run())
     try:

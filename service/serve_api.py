@@ -7,16 +7,21 @@ is started anew, and several of them can share the port. Without one it listens 
 from __future__ import annotations
 
 import argparse
+import resource
 import socket
 import sys
 
 import uvicorn
 
+from service.api.edge.protocol import BoundedHttp
 from service.settings import Settings
 
 BACKLOG = 2_048
 GRACEFUL_SECONDS = 5
 KEEP_ALIVE_SECONDS = 30  # longer than clients pause between looks at a job
+MOST_FILES = 65_536  # open at a time, where the system lets us
+SPARE_FILES = 200  # for the database, uploads, downloads, logs
+CONNECTIONS = 4_000  # beside those that watch events
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -38,6 +43,17 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return made
 
 
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may, at most MOST_FILES. Returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_FILES
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m service.serve_api", description=__doc__)
@@ -45,10 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = Settings()
     own = listening_socket(settings.host, settings.port) if options.fd is None else socket.socket(fileno=options.fd)
+    connections = max(SPARE_FILES, min(settings.max_watchers + CONNECTIONS, raise_file_limit() - SPARE_FILES))
     config = uvicorn.Config(
-        "service.app:from_environment", factory=True, loop="uvloop", http="httptools", ws="none", lifespan="on",
-        backlog=BACKLOG, access_log=False, server_header=False, proxy_headers=False, log_level="warning",
-        timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        "service.app:from_environment", factory=True, loop="uvloop", http=BoundedHttp, ws="none", lifespan="on",
+        limit_concurrency=connections, backlog=BACKLOG, access_log=False, server_header=False, proxy_headers=False,
+        log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.run(sockets=[own])

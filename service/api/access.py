@@ -37,10 +37,14 @@ async def in_thread(call: Callable[P, T], *arguments: P.args, **options: P.kwarg
     return await anyio.to_thread.run_sync(lambda: call(*arguments, **options))
 
 
+async def in_turn(limiter: anyio.CapacityLimiter, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """For what computes or holds a lot: a few at a time, so that they leave something to everyone else."""
+    return await anyio.to_thread.run_sync(lambda: call(*arguments, **options), limiter=limiter)
+
+
 async def write(request: Request, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """A change of the store. SQLite takes one at a time: those who wait in line here need not try again and again."""
-    limiter: anyio.CapacityLimiter = request.app.state.writers
-    return await anyio.to_thread.run_sync(lambda: call(*arguments, **options), limiter=limiter)
+    return await in_turn(request.app.state.writers, call, *arguments, **options)
 
 
 async def read(store: Store, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from service.store.records import Event
@@ -11,16 +11,36 @@ from service.store.records import Event
 MOST_POINTS = 10_000
 
 
-def curve(events: Iterable[Event]) -> dict[int, dict[str, Any]]:
-    """The metrics of each epoch; after a `rewind` what was told of later epochs no longer holds."""
-    found: dict[int, dict[str, Any]] = {}
+def curve(
+    events: Iterable[Event], *, every: int = 1, most: int = MOST_POINTS, names: Collection[str] = ()
+) -> dict[str, Any]:  # fmt: skip
+    """The document of a run's epochs; after a `rewind` what was told of later epochs no longer holds.
+
+    However many events there are, no more than twice `most` epochs are held, and of them only numbers.
+
+    Args:
+        events: in order; the newest epoch may come once more, or only, at the end.
+        every: only epochs whose number is divisible by it, and the last.
+        most: about how many epochs at most; for more, `every` becomes a multiple of what was asked.
+        names: only these figures, if there are any.
+    """
+    found: dict[int, dict[str, float]] = {}
+    last: tuple[int, dict[str, float]] | None = None
+    rewound, kept = 0, 0  # number of the newest rewind, and up to which epoch it left what was told before
     for event in events:
         if event.type == "rewind":
-            kept = int(event.data["epoch"])
-            found = {epoch: metrics for epoch, metrics in found.items() if epoch <= kept}
-        elif event.epoch is not None:
-            found[event.epoch] = event.data.get("metrics") or {}
-    return dict(sorted(found.items()))
+            rewound, kept = event.seq, int(event.data["epoch"])
+            found = {epoch: point for epoch, point in found.items() if epoch <= kept}
+            last = None if last is None or last[0] > kept else last
+        elif event.epoch is not None and (event.seq > rewound or event.epoch <= kept):
+            point = _numbers(event.data.get("metrics"), names)
+            if last is None or event.epoch >= last[0]:
+                last = event.epoch, point
+            if event.epoch % every == 0:
+                found[event.epoch] = point
+                if len(found) > 2 * most:
+                    found, every = _coarser(found, 2 * every), 2 * every
+    return _document(found, last, every=every, most=most)
 
 
 def best_so_far(journal: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -34,24 +54,39 @@ def best_so_far(journal: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any
     return found
 
 
-def thinned(
-    points: Mapping[int, Mapping[str, Any]], *, every: int, most: int, names: Collection[str]
-) -> dict[str, Any]:
-    """The document of a curve: every so many epochs and the last, `most` at most; of `names` only, if there are any."""
+def trials(points: Mapping[int, Mapping[str, Any]], *, every: int, most: int, names: Collection[str]) -> dict[str, Any]:
+    """The document of a sweep's trials (`best_so_far`): every so many and the last, about `most` at most."""
     every = max(every, math.ceil(len(points) / most))
-    epochs = [epoch for at, epoch in enumerate(points, 1) if at % every == 0 or at == len(points)]
-    known = dict.fromkeys(name for metrics in points.values() for name in metrics)
-    wanted = [name for name in known if not names or name in names]
-    series = {name: [_number(points[epoch].get(name)) for epoch in epochs] for name in wanted}
-    return {"epochs": epochs, "series": {k: v for k, v in series.items() if _has_numbers(v)}, "every": every}
+    found = {number: _numbers(point, names) for number, point in points.items()}
+    last = max(found.items(), default=None)
+    return _document(_coarser(found, every), last, every=every, most=most)
 
 
-def _number(value: Any) -> float | None:
-    """None for what no plot can show."""
+def _document(
+    found: dict[int, dict[str, float]], last: tuple[int, dict[str, float]] | None, *, every: int, most: int
+) -> dict[str, Any]:  # fmt: skip
+    if len(found) > most:
+        every *= math.ceil(len(found) / most)
+        found = _coarser(found, every)
+    if last is not None:
+        found[last[0]] = last[1]
+    epochs = sorted(found)
+    shown = dict.fromkeys(name for epoch in epochs for name in found[epoch])
+    return {"epochs": epochs, "series": {n: [found[epoch].get(n) for epoch in epochs] for n in shown}, "every": every}
+
+
+def _coarser(found: dict[int, dict[str, float]], every: int) -> dict[int, dict[str, float]]:
+    return {number: point for number, point in found.items() if number % every == 0}
+
+
+def _numbers(metrics: Any, names: Collection[str]) -> dict[str, float]:
+    """What a plot can show of an epoch's figures."""
+    if not isinstance(metrics, Mapping):
+        return {}
+    return {name: value for name, value in metrics.items() if (not names or name in names) and _is_number(value)}
+
+
+def _is_number(value: Any) -> bool:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _has_numbers(values: Sequence[float | None]) -> bool:
-    return any(value is not None for value in values)
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)

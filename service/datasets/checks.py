@@ -5,6 +5,7 @@ Everything else takes a look at every value, which is the import job's part.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import struct
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from service.datasets.npz_checks import check_npz
 from service.datasets.refusal import unusable
 
 MAX_UNPACKED = 64 << 30  # bytes of an npz, as the importer has it
-MAX_HEADER_LINE = 16 << 20  # bytes of a CSV file's first line, as the importer has it
+LOOKED_AT = 65_536  # bytes of a CSV file; the importer looks at the rest
 _SIGNS = {b"PK\x03\x04": "a zip", b"PAR1": "Parquet", b"\x1f\x8b": "compressed by gzip", b"\x93NUMPY": "a .npy file"}
 
 
@@ -62,7 +63,7 @@ def _check_parquet(path: Path, field: str) -> None:
 
 def _check_csv(path: Path, field: str) -> None:
     with path.open("rb") as file:
-        lines = file.read(MAX_HEADER_LINE)
+        lines = file.read(LOOKED_AT)
     for sign, what in _SIGNS.items():
         if lines.startswith(sign):
             raise unusable(field, f"is {what}, not CSV; send CSV as plain text, or Parquet under a name in .parquet")
@@ -72,7 +73,8 @@ def _check_csv(path: Path, field: str) -> None:
     if b"\0" in header:
         raise unusable(field, "holds NUL characters in its first line; save it as CSV in UTF-8")
     try:
-        names = next(csv.reader([header.decode()]), [])
+        text = codecs.getincrementaldecoder("utf-8")().decode(header)  # its last character may be cut in two
+        names = next(csv.reader([text]), [])
     except (UnicodeDecodeError, csv.Error):
         raise unusable(field, "has a first line that is not UTF-8 text; save it as CSV in UTF-8") from None
     if not any(name.strip() for name in names):

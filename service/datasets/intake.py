@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from service.datasets.checks import check_parts
@@ -33,13 +34,21 @@ def allowance(store: Store, settings: Settings, owner: str | None) -> int:
     return left
 
 
-def register(received: Received, store: Store, settings: Settings, owner: str | None) -> tuple[Dataset, bool]:
+def register(
+    received: Received, store: Store, settings: Settings, owner: str | None, *,
+    may_change: Callable[[str | None], bool], others: int = 0,
+) -> tuple[Dataset, bool]:  # fmt: skip
     """The data set that these files are, and whether it is new: then its import job is queued and needs the files.
 
     The same content again finds what is there; the files are the caller's to discard.
 
+    Args:
+        may_change: whether the caller may change what that owner made.
+        others: bytes of further uploads of the same owner that are under way.
+
     Raises:
-        Refused: 422 the files cannot be a graph, 409 the name is taken, 403 the key may not store so much.
+        Refused: 422 the files cannot be a graph, 409 the name is taken, 403 it is another key's, or the key may not
+            store so much.
         Unavailable: the database does not answer.
     """
     refuse_taken(received.name, settings.home)
@@ -48,7 +57,8 @@ def register(received: Received, store: Store, settings: Settings, owner: str | 
     there = store.datasets.get(ref)
     if there is not None and settled(there, store).state != "failed":
         return there, _needs(there, received.upload.id, store)
-    refuse_beyond(allowance(store, settings, owner), received.size)  # others may have come in meanwhile
+    _refuse_foreign(received.name, store, may_change)
+    refuse_beyond(allowance(store, settings, owner) - others, received.size)  # others may have come in meanwhile
     need = check_parts(received.parts, received.upload.folder, memory=settings.memory_bytes)
     spec = {
         "ref": ref,
@@ -59,6 +69,17 @@ def register(received: Received, store: Store, settings: Settings, owner: str | 
     }
     job = NewJob("import", spec, spec_hash=_hash(spec), dataset=ref, owner=owner, memory_bytes=need)
     return store.datasets.create(received.name, version, options=received.options, size=received.size, job=job)
+
+
+def _refuse_foreign(name: str, store: Store, may_change: Callable[[str | None], bool]) -> None:
+    """A name belongs to whoever made its first version: a newer one is what jobs get that ask by the bare name.
+
+    Raises:
+        Refused: 403.
+    """
+    usable = [version for version in store.datasets.versions(name) if version.state != "failed"]
+    if usable and not may_change(usable[-1].owner):
+        raise Refused(403, "name", "data sets of this name were made with another key; choose another name")
 
 
 def _needs(dataset: Dataset, upload_id: str, store: Store) -> bool:

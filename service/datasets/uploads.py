@@ -177,6 +177,9 @@ def _needed(store: Store) -> Iterator[str]:
     before: str | None = None
     while True:
         jobs, before = store.jobs.list(kind="import", states=ACTIVE, before=before, limit=500)
-        yield from (str(job.spec.get("upload")) for job in jobs)
+        for job in jobs:
+            whole = store.jobs.get(job.id)  # in a list they come without their specs
+            if whole is not None:
+                yield str(whole.spec.get("upload"))
         if before is None:
             return

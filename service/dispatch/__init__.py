@@ -7,5 +7,6 @@ orders.py      the command for a job
 relay.py       from the run's events to rows, each once
 rules.py       what follows from an outcome: the end, or another attempt
 dispatcher.py  the loop;  care.py: one attempt in its hands
+leases.py      what a dispatcher holds, kept by a thread;  brake.py: when nothing is claimed
 supervisor.py  API and dispatcher together
 """

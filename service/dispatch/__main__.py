@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
 
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.runner import Runner
+from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
@@ -35,9 +34,8 @@ def main() -> int:
     """Dispatch until told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = Stop()
+    on_signals(stop)
     settings = Settings()
     runner = make_runner(settings)
     store = _patiently(settings, stop)
@@ -50,7 +48,7 @@ def main() -> int:
     return 0
 
 
-def _patiently(settings: Settings, stop: threading.Event) -> Store | None:
+def _patiently(settings: Settings, stop: Stop) -> Store | None:
     """The store, as soon as its database answers; None if we are told to stop before."""
     has_warned = False
     while not stop.is_set():

@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from service.datasets.imports import conclude_import
+from service.dispatch.brake import Brake
 from service.dispatch.leavings import close_in_mlflow, is_left_open, result_of, tracking_note
 from service.dispatch.orders import Orders
 from service.dispatch.relay import Relay
 from service.dispatch.rules import Finish, Retry, decide
-from service.dispatch.runner import Gone, Order, Outcome, Runner, write_order
+from service.dispatch.runner import Ended, Gone, NotStarted, Order, Outcome, Refused, Runner, write_order
 from service.settings import Settings
 from service.store import Store
-from service.store.errors import Fenced, Unavailable
+from service.store.errors import Fenced
 from service.store.records import Claim, Job
 from trainer.errors import Cancelled
 
-BATCHES = 20  # recorded for one job before others get their turn
+RELAY_SECONDS = 1.0  # of recording for one job before others get their turn
 NOTE_SECONDS = 1.0  # between looks at tracking.json
 log = logging.getLogger("service.dispatch")
 
@@ -43,6 +44,7 @@ class Household:
     store: Store
     runner: Runner
     orders: Orders
+    brake: Brake
     clock: Callable[[], float] = time.time
 
 
@@ -59,9 +61,8 @@ class Care:
         self._reference = job.runner
         self._begun = begun  # whether someone may have started it
         self._recorded = True  # the reference, in the store
-        self._ended: Outcome | Gone | None = None
+        self._ended: Ended | None = None
         self._relay: Relay | None = None
-        self._renewed = float("-inf")
         self._stop_asked: float | None = None
         self._note_read = float("-inf")
         self.stopping = False  # the dispatcher itself is about to stop
@@ -86,11 +87,9 @@ class Care:
             log.warning("job %s: cannot be stopped at the moment: %s", job.id, error)
 
     def tick(self) -> bool:
-        """Start, renew, relay, and settle it if the process has ended. Returns whether nothing is left to do."""
+        """Start, relay, and settle it if the process has ended. Returns whether nothing is left to do."""
         if not self._begun:
             self._start()
-        if time.monotonic() - self._renewed >= self._house.settings.lease_seconds / 3:
-            self.renew()
         if not self._recorded:
             self._record_reference()
         if self._ended is None:
@@ -100,11 +99,10 @@ class Care:
             return True
         return False
 
-    def renew(self) -> None:
-        """Keep the lease, and the run on its leash."""
-        self.job = self._house.store.claims.renew(self.claim, self._house.settings.lease_seconds)
-        self._renewed = time.monotonic()
-        self._touch_leash()
+    def touch_leash(self) -> None:
+        """Let its keeper know that someone holds this attempt. May be called from another thread."""
+        with contextlib.suppress(OSError):
+            self.order.leash_file.touch()
 
     def give_up(self, error: Exception) -> None:
         """End a job that cannot be looked after: something about it is beyond us every time."""
@@ -119,8 +117,8 @@ class Care:
             self._house.store.claims.release(self.claim)
 
     def abandon(self) -> None:
-        """It is another's now, and so is its process, unless nobody but us knows of that."""
-        if not self._recorded:
+        """It is another's now, and so is its process, unless nobody but us knows of that, or the attempt is over."""
+        if not self._recorded or not self._is_held():
             with contextlib.suppress(OSError):
                 self._house.runner.stop(self.order, self._reference, force=True)
 
@@ -139,16 +137,19 @@ class Care:
             return
         intent = house.runner.intent(self.order)
         self.job = house.store.claims.record(self.claim, runner=intent)
-        self._renewed = time.monotonic()  # by the claim
         self._reference, self._begun = intent, True
         try:
             house.orders.write_spec(job)
             write_order(self.order)
-            self._touch_leash()
+            self.touch_leash()
             self._reference = house.runner.start(self.order)
         except OSError as error:
-            self._ended = Outcome(None, kind="infra", message=f"it cannot be started: {error}")
+            pause, message = house.brake.failed(), f"it cannot be started: {error}"
+            log.warning("job %s, attempt %d: %s; nothing is claimed for %g s", job.id, job.attempt, message, pause)
+            is_its_own = isinstance(error, Refused)
+            self._ended = Outcome(None, kind="infra", message=message) if is_its_own else NotStarted(message, pause)
             return
+        house.brake.worked()
         self._recorded = False
         self._record_reference()
 
@@ -175,23 +176,27 @@ class Care:
             job = store.jobs.get(self.job.id)
             if job is None:
                 raise Fenced(f"job {self.job.id} is no more")
-            series = store.events.series(job.id) if job.relay and job.kind == "train" else []
+            series = store.events.series(job.id) if job.relay and job.kind == "train" else iter(())
             self._relay = Relay(job, series, directory)
-        try:
-            for _ in range(BATCHES):
+        until = time.monotonic() + RELAY_SECONDS
+        while True:
+            try:
                 batch = self._relay.next_batch()
+            except OSError as error:
+                log.warning("job %s: its events cannot be read at the moment: %s", self.job.id, error)
+                return self._ended is not None  # the disk is broken: the end counts for more than the last lines
+            except Exception:
+                self.close()
+                raise
+            try:
                 updates = batch.updates | self._mlflow_run()
                 if batch.events or updates:
                     self.job = store.claims.record(self.claim, batch.events, **updates)
-                if not batch.more:
-                    return True
-        except OSError as error:
-            log.warning("job %s: its events cannot be read at the moment: %s", self.job.id, error)
-            return self._ended is not None  # the disk is broken: the end counts for more than the last lines
-        except (Unavailable, Fenced):
-            self.close()
-            raise
-        return False
+            except Exception:  # whatever it is: this relay believes that the batch was told
+                self.close()
+                raise
+            if not batch.more or time.monotonic() >= until:
+                return not batch.more
 
     def _mlflow_run(self) -> dict[str, Any]:
         if self.job.mlflow_run_id is not None or time.monotonic() - self._note_read < NOTE_SECONDS:
@@ -200,7 +205,7 @@ class Care:
         run = tracking_note(self._house.settings.run_directory(self.job.id)).get("run_id")
         return {} if run is None else {"mlflow_run_id": run[:64]}
 
-    def _settle(self, ended: Outcome | Gone) -> None:
+    def _settle(self, ended: Ended) -> None:
         """Decide, and let everyone know. May be repeated in whole."""
         house, claims = self._house, self._house.store.claims
         self._record_last_words()
@@ -209,7 +214,7 @@ class Care:
             decision = self._conclude_import(decision)
         if isinstance(decision, Retry):
             self.job = claims.requeue(
-                self.claim, not_before=decision.not_before, reason=decision.reason, failure_kind=decision.kind,
+                self.claim, delay=decision.delay, reason=decision.reason, failure_kind=decision.kind,
                 infra_retries=decision.infra_retries, oom_retries=decision.oom_retries,
             )  # fmt: skip
             log.info("job %s, attempt %d: %s, %s", self.job.id, self.job.attempt, self.job.state, decision.reason)
@@ -247,7 +252,7 @@ class Care:
             return self._conclude_import(again) if isinstance(again, Finish) else again
         return decision
 
-    def _tell_mlflow(self, ended: Outcome | Gone, decision: Finish) -> None:
+    def _tell_mlflow(self, ended: Ended, decision: Finish) -> None:
         """Close the run in MLflow if its trainer could not: a process of its own that nobody waits for."""
         directory = self._house.settings.run_directory(self.job.id)
         said = isinstance(ended, Outcome) and ended.exit_code in (0, Cancelled.exit_code)
@@ -259,10 +264,12 @@ class Care:
             environment = self._house.orders.environment()
             self.closing.append(close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason))
 
-    def _touch_leash(self) -> None:
-        with contextlib.suppress(OSError):
-            self.order.directory.mkdir(parents=True, exist_ok=True)
-            self.order.leash_file.touch()
+    def _is_held(self) -> bool:
+        """Whether someone looks after this very attempt, and so after its process."""
+        job = self._house.store.jobs.get(self.job.id)
+        if job is None or job.attempt != self.claim.attempt:
+            return False
+        return job.state in ("running", "cancelling")
 
 
 def claimed(house: Household, job: Job) -> Care:

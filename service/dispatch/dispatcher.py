@@ -16,24 +16,29 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from service.datasets.uploads import sweep_uploads
+from service.dispatch.brake import Brake
 from service.dispatch.care import Care, Household, adopted, claimed
 from service.dispatch.descendants import started
+from service.dispatch.leases import Leases
 from service.dispatch.orders import Orders
+from service.dispatch.orphans import sweep_folders
+from service.dispatch.place import is_of_another_boot, place
 from service.dispatch.runner import Runner
+from service.dispatch.stopping import Stop
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced, Unavailable
-from service.store.records import Claim, Job, Kind
+from service.store.records import Claim, DispatcherRecord, Job, Kind
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
 IMPORTS: tuple[Kind, ...] = ("import",)
 FORCED_SECONDS = 15.0  # beyond the grace, for processes that are killed to be gone
 PATIENCE = 10  # unexpected errors in a row over one job
-SWEEP_SECONDS = 3_600.0  # between looks for uploads that nobody needs
+SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
+DAY_SECONDS = 86_400.0
 log = logging.getLogger("service.dispatch")
 
 
@@ -51,27 +56,37 @@ class Dispatcher:
         owner: str | None = None, clock: Callable[[], float] = time.time,
     ):  # fmt: skip
         self._settings, self._store, self._runner = settings, store, runner
-        self._house = Household(settings, store, runner, orders or Orders(settings), clock)
-        self.host = platform.node()
-        self.owner = owner or f"{self.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-128:]
+        self._house = Household(settings, store, runner, orders or Orders(settings), Brake(settings), clock)
+        self.host = place()
+        self.owner = owner or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-128:]
         self.cares: dict[str, Care] = {}
         self._troubles: dict[str, tuple[int, float]] = {}  # job -> unexpected errors in a row, when to try again
         self._closing: list[subprocess.Popen[bytes]] = []  # processes that tell MLflow
+        self._leases = Leases(
+            store, self.owner, seconds=settings.lease_seconds, touch=self._touch_leashes,
+            patience=settings.leash_seconds,
+        )  # fmt: skip
         self._beaten = self._swept = float("-inf")
         self._is_cut_off = False
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Stop | threading.Event) -> None:
         """Work until `stop` is set, then leave everything so that it can go on later."""
         log.info("dispatcher %s: %d jobs at a time", self.owner, self._settings.slots)
-        while not stop.is_set():
-            self.step()
-            stop.wait(self._settings.poll_seconds)
-        self.wind_down()
+        self._leases.start()
+        try:
+            while not stop.is_set():
+                self.step()
+                stop.wait(self._settings.poll_seconds)
+            self.wind_down()
+        finally:
+            self._leases.stop()
 
     def step(self) -> None:
         """Look at everything once. Raises nothing: what cannot be done now is done at the next step."""
         self._press()
+        self._leases.working()
         with self._database():
+            self._leases.renew()
             self._beat()
             self._take_stock()
             for care in list(self.cares.values()):
@@ -93,6 +108,7 @@ class Dispatcher:
                         self._attend(care)
                 self._reap()
                 time.sleep(min(self._settings.poll_seconds, 0.1))
+        self._leases.stop()  # or it would take back what is let go
         with self._database():
             for care in list(self.cares.values()):
                 care.release()
@@ -118,32 +134,41 @@ class Dispatcher:
             self._release_the_dead()
         jobs = sum(care.job.kind in TRAINING for care in self.cares.values())
         info: dict[str, Any] = {"slots": self._settings.slots, "jobs": jobs, "runner": self._settings.runner}
-        self._store.dispatchers.beat(self.owner, host=self.host, pid=os.getpid(), info=info | _identity())
+        info |= {"node": platform.node(), "started": started(os.getpid())}
+        self._store.dispatchers.beat(self.owner, host=self.host, pid=os.getpid(), info=info)
         self._beaten = now
-        foreign_after = self._settings.leash_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
-        for job in self._store.claims.take_over(
-            self.owner, lease_seconds=self._settings.lease_seconds, host=self.host, foreign_after=foreign_after
-        ):
-            log.info("job %s, attempt %d: taken over from %s", job.id, job.attempt, job.runner)
-            self._keep(job, adopted)
+        self._take_over(self.host)
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
             with contextlib.suppress(OSError):
                 sweep_uploads(self._settings, self._store)
+                sweep_folders(self._settings, self._store)
+
+    def _take_over(self, host: str) -> None:
+        """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""
+        foreign_after = self._settings.leash_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
+        for job in self._store.claims.take_over(
+            self.owner, lease_seconds=self._settings.lease_seconds, host=host, foreign_after=foreign_after
+        ):
+            log.info("job %s, attempt %d: taken over from %s", job.id, job.attempt, job.runner)
+            self._keep(job, adopted)
 
     def _release_the_dead(self) -> None:
-        """Do not wait for the leases of a dispatcher that was killed on this machine: it is certain that it is dead."""
-        for other in self._store.dispatchers.alive(10 * self._settings.lease_seconds):
-            known = {name: other.info.get(name) for name in ("boot", "namespace")}
-            ours = _identity()
-            if other.host != self.host or any(value != ours[name] for name, value in known.items()):
-                continue
-            if started(other.pid) == other.info.get("started"):
+        """Do not wait for the leases of a dispatcher that is certain to be dead, nor for the leashes of its jobs."""
+        for other in self._store.dispatchers.alive(DAY_SECONDS):
+            if not self._is_dead(other):
                 continue
             for job in self._store.claims.held(other.id):
                 with contextlib.suppress(Fenced):
                     self._store.claims.release(Claim.on(job))
+            self._take_over(other.host)
             self._store.dispatchers.remove(other.id)
+
+    def _is_dead(self, other: DispatcherRecord) -> bool:
+        if other.host == self.host:
+            return started(other.pid) != other.info.get("started")
+        # SQLite is used by one machine, so that another boot is an earlier one, and of that nothing runs any more.
+        return self._store.reads_inline and is_of_another_boot(other.host, self.host)
 
     def _take_stock(self) -> None:
         """What we hold, as the store sees it: a wish to cancel shows here, and what we lost, or did not know we had."""
@@ -158,8 +183,10 @@ class Dispatcher:
             self._keep(job, adopted)
 
     def _fill(self, kinds: Sequence[Kind], places: int) -> None:
-        """Claim and start while there are places, and memory."""
-        while sum(care.job.kind in kinds for care in self.cares.values()) < places:
+        """Claim and start while there are places, and memory; not too many, for those that run wait meanwhile."""
+        for _ in range(2 * places):
+            if sum(care.job.kind in kinds for care in self.cares.values()) >= places or self._house.brake.holds():
+                return
             used = sum(care.job.memory_bytes or 0 for care in self.cares.values())
             # With nothing beside it, even a job that was planned for a larger machine gets its chance. A cluster knows
             # by itself what fits.
@@ -185,6 +212,7 @@ class Dispatcher:
 
     def _attend(self, care: Care) -> None:
         """Do what is due for one job; its troubles stay its own."""
+        self._leases.working()
         errors, not_before = self._troubles.get(care.job.id, (0, 0.0))
         if time.monotonic() < not_before:
             return
@@ -217,6 +245,10 @@ class Dispatcher:
         self.cares.pop(care.job.id, None)
         self._troubles.pop(care.job.id, None)
 
+    def _touch_leashes(self) -> None:
+        for care in list(self.cares.values()):
+            care.touch_leash()
+
     def _reap(self) -> None:
         self._closing = [process for process in self._closing if process.poll() is None]
 
@@ -235,13 +267,3 @@ class Dispatcher:
             if self._is_cut_off:
                 log.info("the database is back")
             self._is_cut_off = False
-
-
-def _identity() -> dict[str, Any]:
-    """What tells for certain whether a process of this number is the same: boot, namespace, moment of its start."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        boot = namespace = uuid.uuid4().hex  # unknown: equal to no other
-    return {"boot": boot, "namespace": namespace, "started": started(os.getpid())}

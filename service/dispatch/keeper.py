@@ -5,7 +5,9 @@ It is small on purpose (standard library, a few megabytes) and stands between di
 - output is read to the end: what the disk does not take is dropped, and the trainer never notices,
 - the trainer ends if the keeper is killed (PR_SET_PDEATHSIG), and whatever the trainer leaves behind ends after it, for
   orphans become the keeper's children (PR_SET_CHILD_SUBREAPER),
-- a trainer that no dispatcher owns any more ends (the leash), so that another machine may start it again.
+- a trainer that no dispatcher owns any more ends (the leash), so that another machine may start it again, and one that
+  was started again elsewhere ends at once: a machine that slept through it all wakes up with a trainer,
+- the trainer is a little less important to the scheduler (nice 5) than the API and others on the same machine.
 
 SIGTERM is handed on once: a second one would end a trainer that is writing its checkpoint. Exit code: 0 once the
 outcome is written, 1 if it was not, 2 if nothing was started because this attempt had been started before.
@@ -27,12 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from service.dispatch.descendants import descendants, oom_kills
-from service.dispatch.runner import PYTHON, Order, read_order, take_attempt, write_outcome
+from service.dispatch.runner import PYTHON, Order, is_superseded, read_order, take_attempt, write_outcome
 from service.dispatch.tether import adopt_orphans, tethered
 
 TICK_SECONDS = 0.5  # between looks at leash, stop file and counters
 TIDY_SECONDS = 20.0  # for processes that outlive the trainer to end by themselves: Ray takes a while
 TAIL_BYTES = 4_096  # of output that may explain a failure
+NICENESS = 5
 OOM_SCORE = "500"  # so that for lack of memory the kernel ends a trainer, not the service
 REPORT_BYTES = 16_384  # of what it reports of its failure
 MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; a job that says more is not read anyway
@@ -53,7 +56,7 @@ class Keeper:
         self._said = b""  # by the trainer, of its failure
         self._wanted = False  # someone asks us to end it
         self._asked_at: float | None = None  # when we asked it to
-        self._killed = self._off_leash = False
+        self._killed = self._off_leash = self._superseded = False
         self._leash: tuple[float, float] = (0.0, time.monotonic())  # its mtime, and since when we have seen that one
         self._looked = 0.0
         self._ooms = [oom_kills()] * 2  # at the last two looks
@@ -97,6 +100,8 @@ class Keeper:
         def prepare() -> None:
             tether()
             with contextlib.suppress(OSError):
+                os.nice(NICENESS)
+            with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
             if limit is not None:
                 hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -130,6 +135,9 @@ class Keeper:
         self._ooms = [self._ooms[1], oom_kills()]
         if self._order.stop_file.exists():
             self._ask(child)
+        if is_superseded(self._order):  # at once: a last checkpoint would be written into the other's run
+            self._superseded = self._killed = True
+            child.kill()
         try:
             touched = self._order.leash_file.stat().st_mtime
         except OSError:
@@ -158,7 +166,9 @@ class Keeper:
     def _conclude(self, returncode: int, by_kernel: bool) -> None:
         exit_code, by = (returncode, None) if returncode >= 0 else (None, -returncode)
         kind, message = _reported(self._said)
-        if self._off_leash and returncode != 0:
+        if self._superseded and returncode != 0:
+            kind, message = "infra", "a later attempt was begun"
+        elif self._off_leash and returncode != 0:
             kind, message = "infra", f"no dispatcher looked after it for {self._order.leash_seconds:g} s"
         elif by_kernel:
             kind, message = "oom", "memory ran out, and the kernel ended the process"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.dispatch.descendants import carriers, carries, command_of, descendants, started
+from service.dispatch.place import place
 from service.dispatch.runner import (
     MARKER,
     Alive,
@@ -36,12 +37,12 @@ class LocalRunner:
     outlives_service = False
 
     def __init__(self, *, host: str | None = None, python: str = sys.executable):
-        self._host, self._python = host or platform.node(), python
+        self._host, self._node, self._python = host or place(), platform.node(), python
         self._children: dict[str, subprocess.Popen[bytes]] = {}  # by marker; those that we started ourselves
         self._found: dict[str, tuple[int, int | None]] = {}  # by marker; keepers whose process nobody wrote down
 
     def intent(self, order: Order) -> dict[str, Any]:
-        return {"kind": "local", "host": self._host}
+        return {"kind": "local", "host": self._host, "node": self._node}
 
     def start(self, order: Order) -> dict[str, Any]:
         self._children = {name: child for name, child in self._children.items() if child.poll() is None}
@@ -77,7 +78,7 @@ class LocalRunner:
             return Alive()
         self._forget(order)
         how = "" if child is None else f" (its keeper ended with {child.returncode})"
-        return Gone(f"its process on {self._host} is gone without a trace{how}")
+        return Gone(f"its process on {self._node} is gone without a trace{how}")
 
     def stop(self, order: Order, reference: Mapping[str, Any] | None, *, force: bool) -> None:
         keeper = self._keeper(order, reference)

@@ -96,10 +96,21 @@ class SweepProgress:
     """Of a sweep."""
 
     def __init__(self, spec: dict[str, Any], document: dict[str, Any], metrics: dict[str, Any]):
-        self.document, self.metrics = dict(document), dict(metrics)
+        self._document, self._metrics = dict(document), dict(metrics)
         trials = spec.get("trials")
         self._wanted = trials if isinstance(trials, int) and trials > 0 else 0
         self._trials: dict[int, TrialRecord] = {}
+        self._last: dict[str, Any] | None = None  # line that the document does not show yet
+
+    @property
+    def document(self) -> dict[str, Any]:
+        self._count()
+        return self._document
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        self._count()
+        return self._metrics
 
     def begin(self) -> None:
         """The first line of the journal comes next."""
@@ -110,6 +121,13 @@ class SweepProgress:
             apply(self._trials, event)
         except (KeyError, TypeError, ValueError):
             return  # a line of another version: what is shown may lag, what is stored does not
+        self._last = event
+
+    def _count(self) -> None:
+        """Once for many lines: it looks at every trial."""
+        event, self._last = self._last, None
+        if event is None:
+            return
         counts = Counter(trial.state for trial in self._trials.values())
         final = sum(counts[state] for state in FINAL)
         best = best_trial(self._trials)
@@ -118,7 +136,7 @@ class SweepProgress:
         elapsed = event.get("elapsed")
         is_over = event.get("type") == "end"
         eta = elapsed / share - elapsed if isinstance(elapsed, int | float) and share else None
-        self.document = {
+        self._document = {
             "phase": "done" if is_over else "search", "trials": total, "started": len(self._trials),
             "running": counts["running"], "finished": counts["finished"] + counts["ended"],
             "stopped": counts["stopped"], "failed": counts["failed"], "best": best.number if best else None,
@@ -126,7 +144,7 @@ class SweepProgress:
             "eta_seconds": 0.0 if is_over else None if eta is None else round(eta, 1),
         }  # fmt: skip
         if best is not None:
-            self.metrics = {"best": best.number, "value": _value(best)}
+            self._metrics = {"best": best.number, "value": _value(best)}
 
 
 def _value(best: TrialRecord | None) -> float | None:

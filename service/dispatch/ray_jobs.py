@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from service.dispatch.runner import Refused
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.parallel.connection import ray_environment
 
@@ -32,7 +33,7 @@ class TokenRefused(RayUnavailable):
     """The cluster does not know us."""
 
 
-class RayRefused(Infrastructure, OSError):
+class RayRefused(Infrastructure, Refused):
     """The cluster does not take a job as it is; nothing was started."""
 
 

@@ -6,6 +6,7 @@ else, someone wants it cancelled  cancelled
 else, the deadline is over        failed, as `deadline`; so also if the next attempt would begin after it
 else, we ended it to stop         queued again, which counts as no retry
 4, or the kernel ended it         queued again, to go on with a smaller plan, `oom_retries` times; then failed
+it could not even be started      queued again after a while, as often as it takes, which counts as no retry
 anything else                     queued again after a while, which doubles, `infra_retries` times; then failed
 """
 
@@ -15,7 +16,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
-from service.dispatch.runner import Gone, Outcome
+from service.dispatch.runner import Ended, Gone, NotStarted, Outcome
 from service.settings import Settings
 from service.store.records import Job
 from trainer.errors import Cancelled, InvalidInput, OutOfMemory
@@ -39,7 +40,7 @@ class Finish:
 class Retry:
     """The job is queued again; the counts are those to store."""
 
-    not_before: float
+    delay: float  # seconds until then
     infra_retries: int
     oom_retries: int
     reason: str
@@ -49,7 +50,7 @@ class Retry:
 Decision = Finish | Retry
 
 
-def decide(job: Job, ended: Outcome | Gone, now: float, settings: Settings, *, stopping: bool = False) -> Decision:
+def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: bool = False) -> Decision:
     """What to do with a job whose attempt has ended.
 
     Args:
@@ -67,23 +68,28 @@ def decide(job: Job, ended: Outcome | Gone, now: float, settings: Settings, *, s
     if job.deadline is not None and now >= job.deadline:
         return Finish("failed", "deadline", _too_late("the deadline passed", code, message))
     if stopping and kind == "infra" and _ended_by_us(ended):
-        return Retry(now, job.infra_retries, job.oom_retries, "service stopped")
+        return Retry(0.0, job.infra_retries, job.oom_retries, "service stopped")
+    if isinstance(ended, NotStarted):
+        # Longer than the dispatcher's own pause: a job that never starts must not be the first one tried each time.
+        delay = max(2 * ended.pause, _pause(job.attempt, settings))
+        left = delay if job.deadline is None else job.deadline - now  # at its deadline it is claimed, and ends
+        return Retry(min(delay, left), job.infra_retries, job.oom_retries, _first_line(message))
     counts = {"oom": (job.oom_retries, settings.oom_retries), "infra": (job.infra_retries, settings.infra_retries)}
     used, most = counts[kind]
     if used >= most:
         return Finish("failed", kind, f"{message}\nIt was tried again {used} times." if used > 1 else message)
-    not_before = now + min(settings.retry_seconds * 2.0 ** min(used, 60), settings.retry_seconds_max)
-    if job.deadline is not None and not_before >= job.deadline:
+    delay = _pause(used, settings)
+    if job.deadline is not None and now + delay >= job.deadline:
         late = "the deadline would have passed before it could be tried again"
         return Finish("failed", "deadline", _too_late(late, code, message))
     infra, oom = job.infra_retries + (kind == "infra"), job.oom_retries + (kind == "oom")
-    return Retry(not_before, infra, oom, f"{kind}: {_first_line(message)}", kind)
+    return Retry(delay, infra, oom, f"{kind}: {_first_line(message)}", kind)
 
 
-def classify(ended: Outcome | Gone) -> tuple[Literal["invalid", "oom", "infra"], str]:
+def classify(ended: Ended) -> tuple[Literal["invalid", "oom", "infra"], str]:
     """The kind of a failure, and the sentence that tells it."""
-    if isinstance(ended, Gone):
-        return "infra", ended.message
+    if isinstance(ended, Gone | NotStarted):
+        return "infra", ended.message[:_LONGEST]
     message = (ended.message or "it ended without a word")[:_LONGEST]
     if ended.exit_code == InvalidInput.exit_code:
         return "invalid", message
@@ -92,8 +98,15 @@ def classify(ended: Outcome | Gone) -> tuple[Literal["invalid", "oom", "infra"],
     return "infra", message
 
 
-def _ended_by_us(ended: Outcome | Gone) -> bool:
-    return isinstance(ended, Gone) or ended.exit_code == Cancelled.exit_code or ended.signal in _ENDED_BY_US
+def _pause(times: int, settings: Settings) -> float:
+    """Seconds, which double with the times before."""
+    return min(settings.retry_seconds * 2.0 ** min(times, 60), settings.retry_seconds_max)
+
+
+def _ended_by_us(ended: Ended) -> bool:
+    if not isinstance(ended, Outcome):
+        return True
+    return ended.exit_code == Cancelled.exit_code or ended.signal in _ENDED_BY_US
 
 
 def _too_late(what: str, code: int | None, message: str) -> str:

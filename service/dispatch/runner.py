@@ -8,7 +8,7 @@ leaves an outcome. In the job's own folder, jobs/<id>/, which must be on storage
     outcome-<n>.json   what came of it. The keeper makes the file before it starts anything, and only if there is none:
                        so an attempt is started once at most. Until the end it holds blanks (see `read_outcome`)
     stop-<n>           its presence asks the keeper to end the trainer gently, where a signal cannot reach it
-    leash              touched for as long as the dispatcher still owns the job
+    leash-<n>          touched for as long as a dispatcher holds this attempt
     output.txt         stdout and stderr of all attempts
 
 Standard library only: the keeper imports this.
@@ -63,7 +63,7 @@ class Order:
 
     @property
     def leash_file(self) -> Path:
-        return self.directory / "leash"
+        return self.directory / f"leash-{self.attempt}"
 
     @property
     def output_file(self) -> Path:
@@ -93,7 +93,20 @@ class Gone:
     message: str = "its process is gone without a trace"
 
 
+@dataclass(frozen=True)
+class NotStarted:
+    """Nothing of the attempt ever ran, for a reason that is hardly the job's."""
+
+    message: str
+    pause: float  # seconds for which the dispatcher starts nothing else either
+
+
 Status = Alive | Outcome | Gone
+Ended = Outcome | Gone | NotStarted
+
+
+class Refused(OSError):
+    """The place takes other jobs, but not this one."""
 
 
 class Runner(Protocol):
@@ -113,6 +126,7 @@ class Runner(Protocol):
         """Start the keeper on an order (`write_order` comes first) and return the reference to it, JSON.
 
         Raises:
+            Refused: nor will it ever be taken as it is.
             OSError: it was not started and will not be.
         """
         ...
@@ -184,6 +198,7 @@ def take_attempt(order: Order, *, with_room: bool = True) -> int | None:
     Raises:
         OSError: the disk is full, say; then nothing may be started, because its outcome could not be told.
     """
+    order.directory.mkdir(parents=True, exist_ok=True)  # a dispatcher may have been killed before it did that
     try:
         descriptor = os.open(order.outcome_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -207,6 +222,16 @@ def write_outcome(descriptor: int, document: dict[str, Any]) -> None:
         text = json.dumps(document).encode()
     os.pwrite(descriptor, text.ljust(len(BLANK)), 0)
     os.fsync(descriptor)
+
+
+def is_superseded(order: Order) -> bool:
+    """Whether there is an order for a later attempt at the job: then this one was given up."""
+    try:
+        names = os.listdir(order.directory)
+    except OSError:
+        return False
+    numbers = (name.removeprefix("attempt-").removesuffix(".json") for name in names if name.startswith("attempt-"))
+    return any(int(number) > order.attempt for number in numbers if number.isdigit())
 
 
 def read_outcome(order: Order) -> Outcome | None:

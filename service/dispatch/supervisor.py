@@ -16,13 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from service.dispatch.dispatcher import FORCED_SECONDS
+from service.dispatch.stopping import Stop, on_signals
 from service.dispatch.tether import tethered
 from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings
@@ -61,16 +62,23 @@ class Child:
                 return
             if now - self._started > STEADY_SECONDS:
                 self._pause = FIRST_PAUSE
-            log.warning("%s ended with %d; starting it again in %.1f s", self.name, code, self._pause)
-            self.process, self._not_before = None, now + self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self.process = None
+            self._rest(now, f"ended with {code}")
         elif now >= self._not_before:
             self._started = now
             # A session of its own: Ctrl-C reaches us alone, and we stop it in good order.
-            self.process = subprocess.Popen(
-                self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, pass_fds=self.sockets,
-                start_new_session=True, preexec_fn=tethered(self.death_signal),
-            )  # fmt: skip
+            try:
+                self.process = subprocess.Popen(
+                    self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, pass_fds=self.sockets,
+                    start_new_session=True, preexec_fn=tethered(self.death_signal),
+                )  # fmt: skip
+            except (OSError, subprocess.SubprocessError) as error:  # no more processes or memory for the moment
+                self._rest(now, f"cannot be started ({error})")
+
+    def _rest(self, now: float, why: str) -> None:
+        log.warning("%s %s; starting it again in %.1f s", self.name, why, self._pause)
+        self._not_before = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def ask(self) -> None:
         """SIGTERM."""
@@ -93,7 +101,7 @@ def serve(
     settings: Settings, role: Role = "all", mlflow_ui: bool = False, *,
     say: Callable[[str], None] = lambda line: print(line, flush=True),  # noqa: T201
 ) -> None:  # fmt: skip
-    """Run the service until SIGTERM or SIGINT.
+    """Run the service until SIGTERM, SIGINT or SIGHUP.
 
     Args:
         say: gets the addresses, once they answer.
@@ -111,8 +119,8 @@ def serve(
 
 
 def _supervise(children: list[Child], greet: Iterator[None]) -> None:
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop = Stop()
+    before = on_signals(stop)
     try:
         while not stop.is_set():
             for child in children:
@@ -159,19 +167,27 @@ def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
         raise InvalidInput("NML_MLFLOW_UI_URL says where MLflow's pages are. Unset it, or leave --mlflow-ui out.")
     uri = settings.tracking_uri
     if uri.startswith(("http://", "https://")):
-        return [], settings.model_copy(update={"mlflow_ui_url": uri})
+        return [], settings.model_copy(update={"mlflow_ui_url": _without_credentials(uri)})
     if importlib.util.find_spec("mlflow") is None:
         raise InvalidInput("--mlflow-ui needs MLflow, which is not installed. Run pip install 'nml-gcl[train]'.")
     port = next((port for port in MLFLOW_PORTS if _is_free(port)), 0)
     command = [sys.executable, "-P", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    places = ["--backend-store-uri", uri, "--default-artifact-root", (settings.home / "mlartifacts").as_uri()]
+    places = ["--default-artifact-root", (settings.home / "mlartifacts").as_uri()]
+    # By the environment, which is not for everyone's eyes as a command line is: it may hold a password.
+    told = {"MLFLOW_BACKEND_STORE_URI": uri}
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     # SIGTERM, which it hands on to the server that it starts in turn
     child = Child(
-        "MLflow", [*command, *places, "--workers", "1"], {**os.environ, **quiet}, GRACEFUL_SECONDS + 5,
+        "MLflow", [*command, *places, "--workers", "1"], {**os.environ, **told, **quiet}, GRACEFUL_SECONDS + 5,
         death_signal=signal.SIGTERM,
     )  # fmt: skip
     return [child], settings.model_copy(update={"mlflow_ui_url": f"http://127.0.0.1:{port}"})
+
+
+def _without_credentials(url: str) -> str:
+    """For a link that everyone may see."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _listen(settings: Settings) -> socket.socket:

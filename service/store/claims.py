@@ -24,6 +24,7 @@ from service.store.tables import jobs
 
 _HELD: tuple[State, ...] = ("running", "cancelling")
 _LOOKED_AT = 8  # queued jobs; of two dispatchers that want the same one, the loser tries the next
+_EXPIRED_AT_ONCE = 20
 _RECORDABLE = frozenset({"progress", "metrics", "relay", "runner", "mlflow_run_id", "tracker_error"})
 
 
@@ -66,6 +67,12 @@ class Claims:
         with writing(self._database) as connection:
             expires = now(connection) + lease_seconds
             return _changed(connection, claim, {"lease_expires": expires})
+
+    def renew_all(self, owner: str, lease_seconds: float) -> None:
+        """Keep everything that a dispatcher holds for another while."""
+        with writing(self._database) as connection:
+            held = and_(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
+            connection.execute(update(jobs).where(held).values(lease_expires=now(connection) + lease_seconds))
 
     def release(self, claim: Claim) -> None:
         """Let another dispatcher take the job over at once; its process goes on.
@@ -113,10 +120,13 @@ class Claims:
             return _changed(connection, claim, values, [_state(state, claim.attempt, failure=failure)])
 
     def requeue(
-        self, claim: Claim, *, not_before: float, reason: str, failure_kind: str | None = None, infra_retries: int,
+        self, claim: Claim, *, delay: float, reason: str, failure_kind: str | None = None, infra_retries: int,
         oom_retries: int,
     ) -> Job:  # fmt: skip
         """Let the job be tried again from its newest checkpoint; one that someone wants cancelled ends here instead.
+
+        Args:
+            delay: seconds until then, by the database's clock.
 
         Raises:
             Fenced: the claim no longer holds.
@@ -124,7 +134,7 @@ class Claims:
         with writing(self._database) as connection:
             lent = {"lease_owner": None, "lease_expires": None}
             counts = {"infra_retries": infra_retries, "oom_retries": oom_retries}
-            again = {"state": "queued", "not_before": not_before, **counts, **lent}
+            again = {"state": "queued", "not_before": now(connection) + delay, **counts, **lent}
             told = [_state("queued", claim.attempt, reason=reason)]
             wanted = and_(_holds(claim), jobs.c.state == "running")
             job = _change(connection, wanted, again, told)
@@ -134,6 +144,24 @@ class Claims:
                 return job
             ended = {"state": "cancelled", "ended": now(connection), **lent}
             return _changed(connection, claim, ended, [_state("cancelled", claim.attempt, reason=reason)])
+
+    def expire(self) -> list[Job]:
+        """End jobs that still wait though their deadline has passed, and return them."""
+        with reading(self._database) as connection:
+            moment = now(connection)
+            late = and_(jobs.c.state == "queued", jobs.c.deadline <= moment)
+            waiting = list(connection.execute(select(jobs.c.id, jobs.c.attempt).where(late).limit(_EXPIRED_AT_ONCE)))
+        failure = {"kind": "deadline", "message": "the deadline passed before its turn came"}
+        values = {"state": "failed", "failure_kind": failure["kind"], "failure_message": failure["message"]}
+        ended = []
+        for row in waiting:
+            unchanged = and_(jobs.c.id == row.id, jobs.c.state == "queued", jobs.c.attempt == row.attempt)
+            with writing(self._database) as connection:
+                told = [_state("failed", row.attempt, failure=failure)]
+                job = _change(connection, unchanged, {**values, "ended": now(connection)}, told)
+            if job is not None:
+                ended.append(job)
+        return ended
 
     def take_over(self, owner: str, *, lease_seconds: float, host: str, foreign_after: float) -> list[Job]:
         """Jobs whose dispatcher fell silent: the same attempt, now ours, to look for its process.

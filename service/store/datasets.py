@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from service.store.engine import Database, reading, writing
 from service.store.errors import Fenced, InUse, NotFound
@@ -26,22 +27,13 @@ class Datasets:
 
         A version that was refused before is checked anew. Returns it and whether a job was queued.
         """
-        ref = f"{name}.{version}"
-        with writing(self._database) as connection:
-            there = _locked(connection, ref)
-            if there is not None and there.state != "failed":
-                return there, False
-            connection.execute(delete(datasets).where(datasets.c.ref == ref))
-            queued = insert_job(connection, job)
-            row = connection.execute(
-                insert(datasets)
-                .values(
-                    ref=ref, name=name, version=version, state="checking", job_id=queued.id, owner=job.owner,
-                    created=queued.created, options=options, bytes=size,
-                )
-                .returning(datasets)
-            ).one()  # fmt: skip
-            return _dataset(row), True
+        for last_try in (False, True):
+            try:
+                return self._create(name, version, options, size, job)
+            except IntegrityError:  # the same version, made at the same moment elsewhere: it is there now
+                if last_try:
+                    raise
+        raise AssertionError
 
     def get(self, ref: str) -> Dataset | None:
         with reading(self._database) as connection:
@@ -115,6 +107,24 @@ class Datasets:
         query = select(func.coalesce(func.sum(datasets.c.bytes), 0)).where(mine, datasets.c.state != "failed")
         with reading(self._database) as connection:
             return int(connection.execute(query).scalar_one())
+
+    def _create(self, name: str, version: str, options: dict[str, Any], size: int, job: NewJob) -> tuple[Dataset, bool]:
+        ref = f"{name}.{version}"
+        with writing(self._database) as connection:
+            there = _locked(connection, ref)
+            if there is not None and there.state != "failed":
+                return there, False
+            connection.execute(delete(datasets).where(datasets.c.ref == ref))
+            queued = insert_job(connection, job)
+            row = connection.execute(
+                insert(datasets)
+                .values(
+                    ref=ref, name=name, version=version, state="checking", job_id=queued.id, owner=job.owner,
+                    created=queued.created, options=options, bytes=size,
+                )
+                .returning(datasets)
+            ).one()  # fmt: skip
+            return _dataset(row), True
 
 
 def _locked(connection: Connection, ref: str) -> Dataset | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.store.errors import Unavailable
@@ -81,7 +81,7 @@ def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] 
     try:
         connection = database.reader.raw_connection()
         row: tuple[Any, ...] | None = connection.driver_connection.execute(statement, (value,)).fetchone()  # type: ignore[union-attr]
-    except (errors.OperationalError, errors.InterfaceError, PoolTimeout) as error:
+    except (errors.OperationalError, errors.InterfaceError, errors.InternalError, PoolTimeout) as error:
         if connection is not None:
             connection.invalidate()
         raise Unavailable(_first_line(error)) from error
@@ -107,7 +107,7 @@ def writing(database: Database) -> Iterator[Connection]:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeout) as error:
+    except (OperationalError, InterfaceError, InternalError, PoolTimeout) as error:  # internal: read-only for now
         raise Unavailable(_first_line(error)) from error
     except DBAPIError as error:
         if error.connection_invalidated:

@@ -21,7 +21,7 @@ from service.store.engine import Database, read_row, reading, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
 from service.store.records import ACTIVE, TERMINAL, Idempotency, Job, Kind, NewEvent, NewJob, State, new_id
-from service.store.tables import Json, datasets, jobs
+from service.store.tables import Json, datasets, events, jobs
 from service.store.tables import idempotency as promises
 
 
@@ -63,6 +63,15 @@ class Jobs:
                     raise
         raise AssertionError
 
+    def promised(self, idempotency: Idempotency) -> Job | None:
+        """The job that an earlier request with this key made.
+
+        Raises:
+            IdempotencyConflict: the key was used for another request.
+        """
+        with reading(self._database) as connection:
+            return _promised(connection, idempotency)
+
     def get(self, job_id: str) -> Job | None:
         row = read_row(self._database, self._get, job_id)
         if row is None:
@@ -74,8 +83,11 @@ class Jobs:
         self, *, kind: Kind, states: Sequence[str] = (), owner: str | None = None, dataset: str | None = None,
         before: str | None = None, limit: int = 50,
     ) -> tuple[list[Job], str | None]:  # fmt: skip
-        """A page of jobs, newest first, and the cursor of the next page, None on the last."""
-        query = select(jobs).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
+        """A page of jobs, newest first, and the cursor of the next page, None on the last.
+
+        They come without spec and relay, which nobody reads in a list and which may have megabytes.
+        """
+        query = select(*_LISTED).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
         if states:
             query = query.where(jobs.c.state.in_(states))
         if owner is not None:
@@ -85,7 +97,7 @@ class Jobs:
         if before is not None:
             query = query.where(jobs.c.id < before)
         with reading(self._database) as connection:
-            found = [as_job(row) for row in connection.execute(query)]
+            found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     def cancel(self, job_id: str) -> Job:
@@ -122,12 +134,14 @@ class Jobs:
             NotFound: no such job.
             StateConflict: it has not ended.
         """
-        with writing(self._database) as connection:
-            job = _locked(connection, job_id)
-            if job.state not in TERMINAL:
-                raise StateConflict(f"the job is {job.state}; cancel it first, then delete it")
-            connection.execute(delete(jobs).where(jobs.c.id == job_id))
-            return job
+        while True:  # events by pieces: a transaction with a million of them would keep all others waiting
+            with writing(self._database) as connection:
+                job = _locked(connection, job_id)
+                if job.state not in TERMINAL:
+                    raise StateConflict(f"the job is {job.state}; cancel it first, then delete it")
+                if not _delete_events(connection, job_id):
+                    connection.execute(delete(jobs).where(jobs.c.id == job_id))
+                    return job
 
     def using(self, dataset: str) -> int:
         """How many unfinished jobs need a data set."""
@@ -182,6 +196,15 @@ def count_using(connection: Connection, dataset: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
+def _delete_events(connection: Connection, job_id: str) -> int:
+    """Delete some of a job's events; returns how many there were to delete."""
+    first = connection.execute(select(func.min(events.c.seq)).where(events.c.job_id == job_id)).scalar()
+    if first is None:
+        return 0
+    upto = first + _DELETED_AT_ONCE
+    return connection.execute(delete(events).where(events.c.job_id == job_id, events.c.seq < upto)).rowcount
+
+
 def _locked(connection: Connection, job_id: str) -> Job:
     """The job, which no other transaction changes until this one ends."""
     row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).first()
@@ -201,7 +224,8 @@ def _promised(connection: Connection, promise: Idempotency | None) -> Job | None
         return None
     if kept.request_hash != promise.request_hash:
         raise IdempotencyConflict("this Idempotency-Key was used for another request; use a new one")
-    return as_job(connection.execute(select(jobs).where(jobs.c.id == kept.job_id)).one())
+    row = connection.execute(select(jobs).where(jobs.c.id == kept.job_id)).first()
+    return None if row is None else as_job(row)  # none: deleted since we looked
 
 
 def _keep_promise(connection: Connection, promise: Idempotency, job: Job) -> None:
@@ -223,5 +247,8 @@ def _check_quota(connection: Connection, owner: str | None, max_active: int | No
 
 
 _IS_JSON = tuple(isinstance(column.type, Json) for column in jobs.c)  # Job has the columns' names and order
+_LARGE: dict[str, Any] = {"spec": {}, "relay": {}}  # what a job in a list has in their place
+_LISTED = [column for column in jobs.c if column.name not in _LARGE]
+_DELETED_AT_ONCE = 10_000
 _BY_STATE = (jobs.c.kind, jobs.c.state)
 _ENDED: dict[State, str] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}

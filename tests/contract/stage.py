@@ -65,7 +65,9 @@ def _put_job(store: Store, settings: Settings, job_id: str) -> None:
     assert claimed is not None
     assert claimed.id == job_id
     claim = Claim.on(claimed)
-    store.claims.record(claim, _events(), progress=_progress(), metrics={"loss": 0.5}, mlflow_run_id="0" * 32)
+    store.claims.record(
+        claim, _events(), progress=_progress(), metrics={"epoch": 3, "loss": 0.5}, mlflow_run_id="0" * 32
+    )
     _leave_files(claimed, settings)
     match state:
         case "cancelling":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
@@ -50,6 +52,34 @@ def test_bad_input_is_refused_with_the_field_to_blame(live: Live, connection: HT
     before = everything(live)
     wrong = [complaint for case in CORPORA[corpus]() for complaint in complaints(connection, case)]
     assert not wrong, f"{len(wrong)} complaints\n" + "\n".join(wrong[:40])
+    assert everything(live) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET /livez SPDY/9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: a\x01b\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n{}\r\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused_before_it_reaches_us(live: Live, text: bytes) -> None:
+    """The server under the app refuses it, or hangs up."""
+    place, before = httpx.URL(live.url), everything(live)
+    with socket.create_connection((place.host, place.port), timeout=30) as connection:
+        with contextlib.suppress(OSError):  # it may hang up before all is sent
+            connection.sendall(text)
+            connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer[:200]
+    assert live.http.get("/livez").status_code == 200
     assert everything(live) == before
 
 

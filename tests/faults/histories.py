@@ -19,10 +19,10 @@ TIMING = {"seconds", "rss_mb"}  # all that may differ between two equal runs
 def small_spec(seed: int = 0, epochs: int = 40, **sections: dict[str, Any]) -> dict[str, Any]:
     """Trains for a second or two, with a checkpoint every few epochs."""
     document: dict[str, Any] = {
-        "data": {"name": "synthetic", "synthetic": {"nodes": 400, "features": 64}},
+        "data": {"name": "synthetic", "synthetic": {"nodes": 300, "features": 32, "active_features": 8}},
         "encoder": {"hidden": 64, "dim": 32},
         "metric": {"hidden": 32},
-        "objective": {"inner_steps": 2},
+        "objective": {"inner_steps": 1},
         "optimiser": {"epochs": epochs},
         "evaluation": {"figures": False, "probe_epochs": 50},
         "run": {"seed": seed, "threads": 1, "checkpoint_every": 5, "experiment": "faults"},

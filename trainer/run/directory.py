@@ -58,7 +58,9 @@ class RunDirectory:
     @staticmethod
     def _check_owner(path: Path, spec: TrainSpec, resume: bool) -> None:
         if not (path / "spec.json").exists():
-            foreign = [entry.name for entry in path.iterdir() if entry.name not in (".lock", "log.txt")]
+            ours, beginning = (".lock", "log.txt"), ".spec.json."  # the last, if killed while writing it
+            names = [entry.name for entry in path.iterdir()]
+            foreign = [name for name in names if name not in ours and not name.startswith(beginning)]
             if foreign:
                 raise InvalidInput(
                     f"{path}: holds other files ({', '.join(sorted(foreign)[:3])}). Choose an empty --out."

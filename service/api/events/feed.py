@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from service.api.problems import unavailable
@@ -31,6 +32,8 @@ KEEP_ALIVE = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"  # milliseconds a client waits before it connects again
 _KEPT = 500  # newest events of a watched job
 _READ_AT_ONCE = 500
+_FEW = 40  # events that are read between other work; more of them in a thread
+_LONG_READS = 4  # at a time, however many connect again at once
 _BLINK = 0.5  # seconds before the store is asked again after it did not answer
 
 T = TypeVar("T")
@@ -64,10 +67,9 @@ class Channel:
         self.changed = asyncio.Event()
         self._recent: deque[Told] = deque(maxlen=_KEPT)
 
-    def add(self, events: list[Event]) -> None:
-        for event in events:
-            self._recent.append(told(event))
-            self.position = event.seq
+    def add(self, news: list[Told]) -> None:
+        self._recent.extend(news)
+        self.position = news[-1].seq
         self.wake()
 
     def wake(self) -> None:
@@ -90,6 +92,7 @@ class Feed:
         self._store, self._poll_seconds, self._max_watchers = store, poll_seconds, max_watchers
         self._channels: dict[str, Channel] = {}
         self._wanted = asyncio.Event()
+        self._long_reads = anyio.CapacityLimiter(_LONG_READS)
         self._is_closed = False
         self.watchers = 0
 
@@ -159,12 +162,11 @@ class Feed:
             news = channel.since(seq)
             if news is None:
                 try:
-                    stored = await self._read(partial(self._store.events.after, job_id, seq, _READ_AT_ONCE))
+                    news = await self._read(partial(self._history, job_id, seq), count=channel.position - seq)
                 except Unavailable:
                     yield KEEP_ALIVE
                     await asyncio.sleep(_BLINK)
                     continue
-                news = [told(event) for event in stored]
             if news:
                 yield b"".join(item.text for item in news)
                 seq = news[-1].seq
@@ -190,10 +192,17 @@ class Feed:
                 channel.is_gone = True
                 channel.wake()
             while channel.position < newest.get(job_id, 0):
-                events = await self._read(partial(self._store.events.after, job_id, channel.position, _READ_AT_ONCE))
-                if not events:  # deleted meanwhile
+                behind = newest[job_id] - channel.position
+                news = await self._read(partial(self._history, job_id, channel.position), count=behind)
+                if not news:  # deleted meanwhile
                     break
-                channel.add(events)
+                channel.add(news)
 
-    async def _read(self, call: Callable[[], T]) -> T:
+    def _history(self, job_id: str, seq: int) -> list[Told]:
+        return [told(event) for event in self._store.events.after(job_id, seq, _READ_AT_ONCE)]
+
+    async def _read(self, call: Callable[[], T], *, count: int = 1) -> T:
+        """Where reading never waits, `count` events or fewer are read at once: that spares the way to a thread."""
+        if count > _FEW:
+            return await anyio.to_thread.run_sync(call, limiter=self._long_reads)
         return call() if self._store.reads_inline else await anyio.to_thread.run_sync(call)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_thread, read, settings_of, store_of
+from service.api.access import in_thread, in_turn, read, settings_of, store_of
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, invalid
 from service.api.security import caller_of, check_may_change
@@ -20,6 +20,7 @@ from service.datasets.identity import NAME, UploadOptions
 from service.datasets.imports import settled
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
+from service.datasets.underway import Arriving, Underway
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Unavailable
@@ -28,7 +29,7 @@ from service.store.records import Dataset
 MAX_PAGE = 500
 ALONE_SECONDS = 3.0  # that an upload waits for its check if no dispatcher is alive to begin it
 REGISTER_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds, while the database is away: an upload is not to be sent twice
-_ENDING = {408: {"Connection": "close"}, 503: {"Retry-After": "10"}}
+_ENDING = {408: {"Connection": "close"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "10"}}
 
 router = APIRouter(tags=["datasets"])
 
@@ -69,9 +70,11 @@ async def upload(request: Request) -> Response:
     answer, if that does not take too long. Its version follows from its content: the same again is the same data set.
     """
     store, settings, owner = store_of(request), settings_of(request), caller_of(request).owner
+    underway: Underway = request.app.state.uploads_underway
     try:
-        received = await _receive(request, store, settings, owner)
-        dataset, is_new = await _register(received, store, settings, owner)
+        with underway.enter(owner) as arriving:
+            received = await _receive(request, store, settings, owner, arriving)
+            dataset, is_new = await _register(request, received, arriving)
         dataset = await _checked(request, dataset, store, settings)
         if dataset.state == "failed":
             raise intake.why_failed(dataset, await read(store, store.jobs.get, dataset.job_id))
@@ -129,7 +132,9 @@ async def delete(request: Request, ref: str) -> Response:
     return Response(status_code=204)
 
 
-async def _receive(request: Request, store: Store, settings: Settings, owner: str | None) -> Received:
+async def _receive(
+    request: Request, store: Store, settings: Settings, owner: str | None, arriving: Arriving
+) -> Received:  # fmt: skip
     """The files on disk."""
     boundary = boundary_of(request.headers.get("content-type", ""))
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
@@ -137,26 +142,34 @@ async def _receive(request: Request, store: Store, settings: Settings, owner: st
     allowance = await read(store, intake.allowance, store, settings, owner)
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() else None  # the guard has seen that it is sane
-    return await receive(request.stream(), boundary, settings, announced=announced, allowance=allowance)
+    return await receive(
+        request.stream(), boundary, settings, announced=announced, allowance=allowance, arriving=arriving
+    )
 
 
-async def _register(received: Received, store: Store, settings: Settings, owner: str | None) -> tuple[Dataset, bool]:
-    """The data set in the store, with its import job; the files stay only if that job needs them."""
-    needed = False
-    try:
-        for pause in (*REGISTER_PAUSES, None):
-            try:
-                dataset, needed = await in_thread(intake.register, received, store, settings, owner)
-                return dataset, needed
-            except Unavailable:
-                needed = True  # perhaps: an answer was lost. If not, they are swept away later
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-        raise AssertionError
-    finally:
-        if not needed:
+async def _register(request: Request, received: Received, arriving: Arriving) -> tuple[Dataset, bool]:
+    """The data set in the store, with its import job; the files stay unless it is certain that no job needs them."""
+    store, settings, caller = store_of(request), settings_of(request), caller_of(request)
+    for pause in (*REGISTER_PAUSES, None):
+        try:
+            # Files are not discarded if this is cancelled, or an answer of the database is lost: perhaps it was done.
+            # If not, they are swept away later.
+            dataset, is_new = await in_turn(
+                request.app.state.checks, intake.register, received, store, settings, caller.owner,
+                may_change=caller.may_change, others=arriving.of_others(),
+            )  # fmt: skip
+        except Unavailable:
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+            continue
+        except Refused:
             await asyncio.shield(in_thread(received.upload.discard))
+            raise
+        if not is_new:
+            await asyncio.shield(in_thread(received.upload.discard))
+        return dataset, is_new
+    raise AssertionError
 
 
 async def _checked(request: Request, dataset: Dataset, store: Store, settings: Settings) -> Dataset:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
-
 from fastapi import APIRouter, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from service.api import manual
 from service.api.access import in_thread, settings_of, store_of
 from service.api.edge.measures import exposition
 from service.api.problems import unavailable
@@ -59,16 +55,5 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Swagger's page, with leave to load and run exactly what it needs."""
-    page = get_swagger_ui_html(openapi_url="/openapi.json", title=request.app.title)
-    return HTMLResponse(page.body, headers={"Content-Security-Policy": _policy(bytes(page.body).decode())})
-
-
-def _policy(page: str) -> str:
-    places = sorted({found[0] for found in re.finditer(r"(?<=[\"'])https://[^/\"']+", page)})
-    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts]
-    return (
-        f"default-src 'none'; connect-src 'self'; frame-ancestors 'none'; img-src data: {' '.join(places)}; "
-        f"script-src {' '.join([*places, *hashes])}; style-src 'unsafe-inline' {' '.join(places)}"
-    )
+    """What can be asked, for people."""
+    return HTMLResponse(manual.page(request.app.openapi()), headers={"Content-Security-Policy": manual.POLICY})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
-from service.api.access import feed_of, in_thread, settings_of, store_of
+from service.api.access import feed_of, in_thread, in_turn, settings_of, store_of
 from service.api.events.stream import EventStream
 from service.api.files import EMBEDDING_FILES, FIGURE, download, tail
 from service.api.openapi import refusals
 from service.api.problems import Problem
 from service.api.routes.work import Resource, find_job
 from service.api.schemas import Series
-from service.api.series import MOST_POINTS, best_so_far, curve, thinned
+from service.api.series import MOST_POINTS, best_so_far, curve, trials
 from service.api.views import answer, figure_names, has_embeddings
 from service.store.records import Job
 from trainer.errors import InvalidInput
@@ -91,11 +93,16 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
         def collect() -> dict[str, Any]:
             if job.kind == "sweep":
                 points = best_so_far(_journal(job, settings.run_directory(job_id)))
-            else:
-                points = curve(store.events.series(job_id))
-            return thinned(points, every=every, most=limit, names=wanted)
+                return trials(points, every=every, most=limit, names=wanted)
+            newest = job.metrics.get("epoch")  # how many there are, so that only those to be shown need to be read
+            if not isinstance(newest, int):
+                return curve(store.events.series(job_id), every=every, most=limit, names=wanted)
+            step = max(every, math.ceil(newest / limit))
+            last = store.events.epoch(job_id, newest)
+            events = chain(store.events.series(job_id, every=step), [] if last is None else [last])
+            return curve(events, every=step, most=limit, names=wanted)
 
-        return answer(await in_thread(collect))
+        return answer(await in_turn(request.app.state.curves, collect))
 
     @router.get(
         one + "/figures/{name}", response_class=Response, operation_id=f"get_{noun}_figure", summary="Get a picture",

@@ -17,6 +17,7 @@ from service.api.body import read_document
 from service.api.direct import DirectRoute
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
+from service.api.readiness import Readiness
 from service.api.schemas import JobPage, JobSummary, State
 from service.api.security import caller_of, check_may_change
 from service.api.views import answer, job_document
@@ -76,7 +77,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     @router.post(
         path, status_code=202, response_model=resource.document, operation_id=f"submit_{noun}",
         summary=f"Submit a {noun}", openapi_extra=json_request(resource.body, resource.examples),
-        responses={202: _accepted(noun), **refusals(408, 413, 415, 422, 429)}, **shared,
+        responses={202: _accepted(noun), **refusals(408, 413, 415, 422, 429, 507)}, **shared,
     )  # fmt: skip
     async def submit(
         request: Request,
@@ -96,16 +97,26 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         deadline = None if deadline_minutes is None else time.time() + 60 * deadline_minutes
         asked = submission.Request(owner, name, priority, deadline)
 
-        def prepare() -> tuple[NewJob, Idempotency | None]:
-            new = resource.prepare(document, asked, store, settings)
-            if idempotency_key is None:
-                return new, None
-            known_by = submission.fingerprint(resource.kind, document, parameters)
-            return new, Idempotency(owner, idempotency_key, known_by)
+        readiness: Readiness = request.app.state.readiness
 
-        new, promise = await in_thread(prepare)
-        most = settings.max_active_jobs
-        job, is_new = await write(request, store.jobs.submit, new, idempotency=promise, max_active=most)
+        def prepare() -> tuple[Job | NewJob, Idempotency | None]:
+            promise = None
+            if idempotency_key is not None:
+                known_by = submission.fingerprint(resource.kind, document, parameters)
+                promise = Idempotency(owner, idempotency_key, known_by)
+                # before all checks: a repeat finds its job even if what that needed has gone since
+                if (earlier := store.jobs.promised(promise)) is not None:
+                    return earlier, promise
+            if not readiness.has_room():
+                raise Problem(507, "the disk of this service is almost full; try again when something was deleted")
+            return resource.prepare(document, asked, store, settings), promise
+
+        wanted, promise = await in_thread(prepare)
+        if isinstance(wanted, Job):
+            job, is_new = wanted, False
+        else:
+            most = settings.max_active_jobs
+            job, is_new = await write(request, store.jobs.submit, wanted, idempotency=promise, max_active=most)
         made = job_document(job, mlflow_ui_url=settings.mlflow_ui_url)
         headers = {"Location": made["links"]["self"]} | ({} if is_new else {"Idempotent-Replayed": "true"})
         return answer(made, status=202, headers=headers)

@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from service.api.edge.protocol import BoundedHttp
 from service.app import create_app
 from service.settings import Settings
 from service.store import Store
@@ -65,12 +66,19 @@ class Live:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Live]:
-    """Start a server in a thread; it listens when this begins and has ended when this ends."""
+def serving(settings: Settings, *, limit: int | None = None) -> Iterator[Live]:
+    """Start a server in a thread; it listens when this begins and has ended when this ends. `limit`: of connections."""
     with socket.socket() as listener, httpx.Client(timeout=60) as http:
         listener.bind(("127.0.0.1", 0))
         app = create_app(settings)
-        config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            app,
+            http=BoundedHttp,
+            log_level="error",
+            lifespan="on",
+            timeout_graceful_shutdown=2,
+            limit_concurrency=limit,
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -146,6 +146,27 @@ def test_watchers_share_one_query(live: Live, monkeypatch: pytest.MonkeyPatch) -
     assert len(asked) == len(set(asked)) <= 6
 
 
+def test_long_history_is_read_beside_the_event_loop(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.submit()
+    job = live.claim()
+    live.tell(job, *range(1, 1_201))
+    live.finish(job)
+    readers: list[int] = []
+    events = type(live.store.events)
+    real = events.after
+
+    def noted(self: Any, job_id: str, seq: int, limit: int = 1_000) -> list[Event]:
+        readers.append(threading.get_ident())
+        return real(self, job_id, seq, limit)
+
+    monkeypatch.setattr(events, "after", noted)
+    assert numbers(watch(live, job.id)) == list(range(1, 1_204))
+    assert readers
+    loop = next(thread.ident for thread in threading.enumerate() if thread.name.endswith("(run)"))
+    assert loop not in readers[:2]  # a few at the end are read at once
+    assert readers[2:] == [loop] * len(readers[2:]) or loop not in readers
+
+
 def test_stream_outlives_an_outage(live: Live) -> None:
     live.submit()
     job = live.claim()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from service.api import files
 from service.api.schemas import Series
-from service.api.series import curve, thinned
+from service.api.series import curve, trials
 from service.store.records import Claim, Event, NewEvent
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
@@ -145,9 +147,41 @@ def test_series_follow_rewinds(live: Live) -> None:
     assert live.http.get(f"/v1/jobs/{waits}/metrics").json() == {"epochs": [], "series": {}, "every": 1}
 
 
-def test_long_series_are_thinned_evenly_with_the_last() -> None:
-    events = [Event("j", n, 0.0, "epoch", n, {"metrics": {"loss": float(n)}}) for n in range(1, 1_004)]
-    found = thinned(curve(events), every=1, most=100, names=())
+def epochs(last: int) -> list[Event]:
+    figures = [{"loss": float(n), "other": 1, "note": "x"} for n in range(1, last + 1)]
+    return [Event("j", n, 0.0, "epoch", n, {"metrics": metrics}) for n, metrics in enumerate(figures, 1)]
+
+
+def test_long_series_are_thinned_evenly_with_the_last(live: Live) -> None:
+    live.submit()
+    job = live.claim()
+    live.tell(job, *range(1, 1_004), metrics={"epoch": 1_003})
+    found = live.http.get(f"/v1/jobs/{job.id}/metrics", params={"limit": 100}).json()
     assert found["every"] == 11
     assert found["epochs"] == [*range(11, 1_002, 11), 1_003]
-    assert found["series"]["loss"] == [float(n) for n in found["epochs"]]
+    assert found["series"]["loss"] == [1 / n for n in found["epochs"]]
+    live.store.claims.record(Claim.on(job), [NewEvent("rewind", {"epoch": 500})])  # 1003 no longer holds
+    found = live.http.get(f"/v1/jobs/{job.id}/metrics", params={"limit": 100}).json()
+    assert found["epochs"] == list(range(11, 501, 11))
+
+
+def test_series_of_unknown_length_take_little_memory() -> None:
+    found = curve(epochs(1_003), most=100, names=["loss"])
+    assert found["epochs"] == [*range(16, 1_001, 16), 1_003]
+    assert found["series"] == {"loss": [float(n) for n in found["epochs"]]}
+    (one,) = epochs(1)
+    many = (replace(one, seq=n, epoch=n) for n in range(1, 100_000))
+    tracemalloc.start()
+    found = curve(many, most=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found["epochs"]) <= 101
+    assert peak < 1_000_000
+
+
+def test_trials_of_a_sweep_are_thinned_with_the_last() -> None:
+    points = {n: {"trial": n - 1, "value": float("nan") if n == 4 else n / 2} for n in range(1, 8)}
+    assert trials(points, every=2, most=100, names=()) == {
+        "epochs": [2, 4, 6, 7], "series": {"trial": [1, 3, 5, 6], "value": [1.0, None, 3.0, 3.5]}, "every": 2
+    }  # fmt: skip
+    assert trials(points, every=1, most=3, names=["value"])["epochs"] == [3, 6, 7]

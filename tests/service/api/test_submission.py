@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -284,3 +285,14 @@ def test_same_key_and_request_give_the_same_job(live: Live) -> None:
         assert problem.errors is not None
         assert problem.errors[0].field == "idempotency-key"
     assert len(live.http.get("/v1/jobs").json()["items"]) == 2
+
+
+def test_repeat_finds_its_job_whatever_has_changed_since(serve: Callable[..., Live]) -> None:
+    headers = {"Idempotency-Key": "once"}
+    made = serve().http.post("/v1/jobs", json=SMALL, headers=headers).json()
+    full = serve(min_free_bytes=10**18).http  # nothing new is taken there
+    again = full.post("/v1/jobs", json=SMALL, headers=headers)
+    assert (again.status_code, again.json()["id"]) == (202, made["id"])
+    assert again.headers["idempotent-replayed"] == "true"
+    for path, document in (("/v1/jobs", SMALL), ("/v1/sweeps", {"base": SMALL})):
+        assert checked(full.post(path, json=document), 507).title == "Insufficient Storage"

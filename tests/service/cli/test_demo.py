@@ -7,21 +7,30 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.service.cli.commands import nml, start_nml, users_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
-def started(tmp_path: Path) -> subprocess.Popen[str]:
+@contextmanager
+def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The demo, with keys and addresses of another service in its environment, which are no concern of it."""
-    return start_nml(
+    process = start_nml(
         "demo", TMPDIR=str(tmp_path), OMP_NUM_THREADS="1", NML_URL="http://127.0.0.1:9", NML_API_KEY="nml_of_another",
         NML_REQUIRE_KEY="true", MLFLOW_TRACKING_URI="http://127.0.0.1:9",
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:  # the test failed; the next one wants the machine
+            process.terminate()
+            process.communicate(timeout=120)
 
 
 def read_until_it_trains(process: subprocess.Popen[str]) -> None:
@@ -38,8 +47,8 @@ def assert_nothing_left(tmp_path: Path) -> None:
 
 
 def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
-    process = started(tmp_path)
-    out, told = process.communicate(timeout=500)
+    with started(tmp_path) as process:
+        out, told = process.communicate(timeout=1_000)
     assert process.returncode == 0, told
     assert "epoch 40/40" in told
     assert re.search(r"probe accuracy, test +9\d\.\d\d %", out)
@@ -53,22 +62,22 @@ def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_demo_stops_everything(tmp_path: Path, number):
-    process = started(tmp_path)
-    read_until_it_trains(process)
-    assert len(users_of(tmp_path)) >= 4  # supervisor, API, dispatcher, keeper, trainer
-    process.send_signal(number)
-    told = process.communicate(timeout=200)[1]
+    with started(tmp_path) as process:
+        read_until_it_trains(process)
+        assert len(users_of(tmp_path)) >= 5  # supervisor, API, dispatcher, keeper, trainer
+        process.send_signal(number)
+        told = process.communicate(timeout=200)[1]
     assert process.returncode == 130
     assert "Interrupted" in told
     assert_nothing_left(tmp_path)
 
 
 def test_demo_whose_service_dies_says_so_and_ends_the_rest(tmp_path: Path):
-    process = started(tmp_path)
-    read_until_it_trains(process)
-    (service,) = [user for user in users_of(tmp_path) if user.ppid() == process.pid]
-    service.kill()
-    told = process.communicate(timeout=300)[1]
+    with started(tmp_path) as process:
+        read_until_it_trains(process)
+        (service,) = [user for user in users_of(tmp_path) if user.ppid() == process.pid]
+        service.kill()
+        told = process.communicate(timeout=300)[1]
     assert process.returncode == 5
     assert "does not answer" in told
     assert_nothing_left(tmp_path)

@@ -196,7 +196,7 @@ def test_watch_tells_of_retries(live: Live):
 
     def again(job: Any) -> None:
         live.store.claims.requeue(
-            Claim.on(job), not_before=0, reason="its process was killed", failure_kind="infra", infra_retries=1,
+            Claim.on(job), delay=0, reason="its process was killed", failure_kind="infra", infra_retries=1,
             oom_retries=0,
         )  # fmt: skip
         second = live.claim(job_id)

@@ -123,7 +123,7 @@ def test_a_graph_is_pushed_trained_on_and_fetched(tmp_path: Path, monkeypatch):
             with pytest.raises(ApiError):
                 client.delete_dataset("papers")
             client.delete_dataset(ref[0])
-            assert "papers" not in {found.name for found in client.datasets()}
+            assert ref[0] not in {found.ref for found in client.datasets()}
         process.send_signal(signal.SIGTERM)
         assert process.wait(90) == 0
     assert users_of(home) == []

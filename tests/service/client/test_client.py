@@ -18,6 +18,8 @@ from tests.service.api.server import SMALL, Live, serving
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.run.atomic import sha256
+from tuner.config import parse_sweep
+from tuner.journal import Journal
 
 SWEEP = {"base": SMALL, "trials": 2, "objective": "link_auc"}
 
@@ -47,6 +49,20 @@ def test_a_sweep_is_found_by_its_id_alone(client: Client):
     with pytest.raises(ApiError) as error:
         client.job("01nothing")
     assert error.value.status == 404
+
+
+def test_trials_and_best_settings_are_those_of_the_journal(live: Live, client: Client):
+    sweep = client.submit_sweep(SWEEP)
+    journal = Journal.open(live.settings.run_directory(sweep.id), parse_sweep(dict(sweep.document["spec"])))
+    for number, (value, temperature) in enumerate([(0.6, 0.3), (0.8, 0.4), (0.7, 0.9)]):
+        journal.record("trial", number=number, origin="search", changes={"objective.temperature": temperature})
+        done = {"state": "finished", "value": value, "values": [value], "epoch": 3, "seconds": 1.0, "error": None}
+        journal.record("done", number=number, **done)
+    journal.close()
+    assert [(row["number"], row["value"]) for row in client.trials(sweep.id)] == [(0, 0.6), (1, 0.8), (2, 0.7)]
+    best = client.best(sweep.id)
+    assert best["objective"]["temperature"] == 0.4
+    assert client.submit(best).state == "queued"
 
 
 def test_lists_go_through_all_pages_newest_first(monkeypatch, client: Client):
@@ -157,7 +173,7 @@ def exported(live: Live, job: Job, ids: np.ndarray) -> np.ndarray:
     files = ["vectors.npy", "ids.npy" if is_int else "ids.json"]
     manifest = {"id_type": "int" if is_int else "str", "files": {name: sha256(folder / name) for name in files}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    live.finish(live.claim(job.id))
+    live.finish(live.claim(job.id), result={"embeddings": True, "metrics": {"rows": len(ids)}})
     return vectors
 
 
@@ -170,6 +186,7 @@ def test_embeddings_arrive_as_they_were_exported(live: Live, client: Client, tmp
         assert np.array_equal(found, vectors)
         assert np.array_equal(names, ids)
         assert isinstance(found, np.memmap) == (directory is not None)
+    assert client.job(job.id).result == {"rows": 50}
 
 
 def test_embeddings_that_differ_from_their_checksum_are_refused(live: Live, client: Client):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
+from service.datasets import receive
+from service.datasets.underway import AT_A_TIME, Arriving
 from service.settings import Settings
 from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import CONTENT_TYPE, EDGES, NODES, archive, field, form, graph, npz
@@ -74,6 +79,65 @@ def test_only_its_key_or_an_admin_deletes_a_data_set(live: Live):
     live.store.datasets.delete(ref)  # files that lost their row are nobody's
     assert (made.status_code, mine.delete(f"/v1/datasets/{ref}").status_code) == (201, 403)
     assert admin.delete(f"/v1/datasets/{ref}").status_code == 204
+
+
+def test_only_its_key_or_an_admin_adds_a_version_to_a_name(live: Live):
+    mine, other, admin = (client(live, scope) for scope in ("submit", "submit", "admin"))
+    turned = FILES | {"edges": ("e.csv", EDGES + "s,p\n")}
+    more = FILES | {"edges": ("e.csv", EDGES + "s,q\n")}
+    first = mine.post("/v1/datasets", data={"name": "named"}, files=FILES).json()
+    refused = other.post("/v1/datasets", data={"name": "named"}, files=turned)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "name")
+    assert mine.get("/v1/datasets/named").json()["ref"] == first["ref"]
+    assert admin.post("/v1/datasets", data={"name": "named"}, files=turned).status_code == 201
+    assert mine.post("/v1/datasets", data={"name": "named"}, files=more).status_code == 201
+    assert other.post("/v1/datasets", data={"name": "named-too"}, files=turned).status_code == 201
+
+
+def test_uploads_under_way_count(live: Live, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(receive, "PIECE_BYTES", 1)  # count everything as soon as it comes
+    mine, other = client(live, "submit"), client(live, "submit")
+    small = {"npz": ("g.npz", npz(**graph()))}
+    underway = live.app.state.uploads_underway._by_owner
+    before = set(underway)
+
+    def arriving() -> list[Arriving]:
+        return next((together for owner, together in underway.items() if owner not in before), [])
+
+    with ExitStack() as stack:
+        for turn in range(3):
+            stack.enter_context(begun(live, mine, f"slow-{turn}", 800))
+        until(lambda: sum(one.bytes for one in arriving()) == 2_400)
+        assert len(small["npz"][1]) > QUOTA - 2_400
+        answer = mine.post("/v1/datasets", data={"name": "fourth"}, files=small)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (403, "body")
+        assert other.post("/v1/datasets", data={"name": "fourth"}, files=small).status_code == 201
+        stack.enter_context(begun(live, mine, "slow-3", 1))
+        until(lambda: len(arriving()) == AT_A_TIME)
+        answer = mine.post("/v1/datasets", data={"name": "fifth"}, files=small)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
+    until(lambda: not arriving())
+    assert mine.post("/v1/datasets", data={"name": "fifth"}, files=small).status_code == 201
+
+
+@contextmanager
+def begun(live: Live, key: httpx.Client, name: str, size: int) -> Iterator[None]:
+    """An upload of which only so many bytes of the file come; its connection is cut at the end."""
+    whole = form([field("name", name), archive(bytes(size))])
+    head = (
+        f"POST /v1/datasets HTTP/1.1\r\nHost: localhost\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        f"Authorization: {key.headers['Authorization']}\r\nContent-Length: {len(whole) + 1_000}\r\n\r\n"
+    )
+    port = live.http.base_url.port
+    assert port is not None
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(head.encode() + whole[: whole.rindex(b"\0") + 1])
+        yield
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # the test's time limit ends this
+        time.sleep(0.01)
 
 
 def test_without_a_key_there_is_nothing(live: Live):

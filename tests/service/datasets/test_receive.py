@@ -19,6 +19,7 @@ from service.datasets import receive as receiving
 from service.datasets.form import Form
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
+from service.datasets.underway import Arriving
 from service.datasets.uploads import Upload, disk_errors
 from service.settings import Settings
 from tests.service.datasets.forms import BOUNDARY, Part, archive, field, form, table, tables
@@ -38,7 +39,9 @@ async def stream(pieces: Iterable[bytes | BaseException]) -> AsyncIterator[bytes
 def run(pieces: Iterable[bytes | BaseException], settings: Settings, *, allowance: int = 10**12, announced=None):
     async def go() -> Received:
         body = stream(pieces)
-        return await receive(body, BOUNDARY_BYTES, settings, announced=announced, allowance=allowance)
+        return await receive(
+            body, BOUNDARY_BYTES, settings, announced=announced, allowance=allowance, arriving=Arriving([])
+        )
 
     return asyncio.run(go())
 
@@ -110,7 +113,9 @@ def test_the_event_loop_goes_on_while_files_are_written(settings: Settings):
         ticking = asyncio.create_task(tick())
         start = form([field("name", "a"), archive(b"?")]).partition(b"?")
         pieces = [start[0] + bytes(4 * MB), *(bytes(4 * MB) for _ in range(10)), start[2]]
-        received = await receive(stream(pieces), BOUNDARY_BYTES, settings, announced=None, allowance=10**12)
+        received = await receive(
+            stream(pieces), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([])
+        )
         ticking.cancel()
         received.upload.discard()
 
@@ -136,7 +141,9 @@ def test_a_request_that_is_cancelled_leaves_nothing(settings: Settings):
         yield b""
 
     async def go() -> None:
-        task = asyncio.create_task(receive(endless(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12))
+        task = asyncio.create_task(
+            receive(endless(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([]))
+        )
         await started.wait()
         assert left_behind(settings) != []
         task.cancel()
@@ -155,7 +162,9 @@ def test_a_silent_client_is_not_waited_for(settings: Settings, monkeypatch):
         await asyncio.sleep(3_600)
 
     with pytest.raises(Refused) as refused:
-        asyncio.run(receive(silent(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12))
+        asyncio.run(
+            receive(silent(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([]))
+        )
     assert refused.value.status == 408
     assert left_behind(settings) == []
 

@@ -27,7 +27,7 @@ from tests.service.dispatch import standin_trainer
 STANDIN = (sys.executable, "-S", str(Path(standin_trainer.__file__)))
 QUICK: dict[str, Any] = {
     "lease_seconds": 3.0, "poll_seconds": 0.05, "retry_seconds": 0.05, "retry_seconds_max": 0.5,
-    "stop_grace_seconds": 5.0, "concurrency": 4, "memory_limit": "8GB",
+    "stop_grace_seconds": 5.0, "concurrency": 4, "memory_limit": "8GB", "min_free_bytes": 0,
 }  # fmt: skip
 
 

@@ -9,13 +9,13 @@ import logging
 import os
 import signal
 import sys
-import threading
 from typing import Any
 
 from service.dispatch.care import Care
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.orders import Orders
+from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import open_store
 from service.store.claims import Claims
@@ -54,8 +54,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     if len(sys.argv) > 1:
         die_at(sys.argv[1])
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = Stop()
+    on_signals(stop)
     settings = Settings()
     store = open_store(settings)
     Dispatcher(settings, store, LocalRunner(), orders=Orders(settings, train=STANDIN)).run(stop)

@@ -11,6 +11,7 @@ import pytest
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.orders import Orders
+from service.dispatch.place import place
 from service.store.errors import Unavailable
 from service.store.records import Claim
 from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
@@ -243,7 +244,7 @@ def test_an_outage_of_the_database_loses_nothing(dispatching, store, monkeypatch
 
         return call
 
-    for name in ("held", "renew", "take_over", "claim", "finish", "requeue"):
+    for name in ("held", "renew_all", "take_over", "claim", "finish", "requeue"):
         monkeypatch.setattr(store.claims, name, broken(getattr(store.claims, name), afterwards=False))
     monkeypatch.setattr(store.claims, "record", broken(store.claims.record, afterwards=True))
     time.sleep(2.0)
@@ -258,7 +259,7 @@ def test_an_outage_of_the_database_loses_nothing(dispatching, store, monkeypatch
 def test_a_commit_of_which_nobody_knows_is_not_repeated(dispatching, store, monkeypatch):
     """Each third transaction is done, and then the connection breaks before it says so."""
     count = [0]
-    for name in ("record", "finish", "claim", "renew"):
+    for name in ("record", "finish", "claim", "renew_all"):
         real = getattr(store.claims, name)
 
         def call(*arguments, real=real, **named):
@@ -310,14 +311,89 @@ def test_a_full_disk_fails_the_job_and_the_service_lives(dispatching, store, set
     assert ended(store, fine.id).state == "succeeded"
 
 
-def test_a_job_that_cannot_be_started_is_tried_again_and_says_why(dispatching, store, settings, monkeypatch):
-    job = submit(store, epochs=3)
+def test_a_job_that_can_never_be_started_says_why_hinders_no_other_and_ends_at_its_deadline(
+    dispatching, store, settings
+):
+    stuck = submit(store, epochs=3, job={"deadline": time.time() + 6, "priority": 5})
+    others = [submit(store, epochs=3, seed=seed) for seed in range(3)]
     settings.jobs.mkdir(parents=True)
-    (settings.jobs / job.id).write_text("in the way")
+    (settings.jobs / stuck.id).write_text("in the way")
     dispatching()
-    done = ended(store, job.id)
-    assert (done.state, done.failure_kind) == ("failed", "infra")
-    assert "cannot be started" in done.failure_message
+    assert [ended(store, job.id).state for job in others] == ["succeeded"] * 3
+    done = ended(store, stuck.id)
+    assert (done.state, done.failure_kind, done.infra_retries) == ("failed", "deadline", 0)
+    reasons = [event.data.get("reason", "") for event in events_of(store, stuck.id)]
+    assert any("cannot be started" in reason for reason in reasons)
+
+
+def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(store, settings, orders):
+    class Exhausted(LocalRunner):
+        starts, broken = 0, True
+
+        def start(self, order):
+            self.starts += 1
+            if self.broken:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            return super().start(order)
+
+    runner = Exhausted()
+    dispatcher = Dispatcher(settings, store, runner, orders=orders)
+    jobs = [submit(store, epochs=3, seed=seed) for seed in range(12)]
+    dispatcher.step()
+    assert runner.starts == 1  # the others were not even claimed
+    until(lambda: dispatcher.step() or runner.starts >= 4)
+    runner.broken = False
+    until(lambda: dispatcher.step() or all(store.jobs.get(job.id).is_terminal for job in jobs))
+    for seed, job in enumerate(jobs):
+        done = store.jobs.get(job.id)
+        assert (done.state, done.infra_retries, done.failure_kind) == ("succeeded", 0, None)
+        assert curve(store, job.id) == losses(seed, 3)
+
+
+def test_nothing_is_claimed_while_the_disk_is_nearly_full(store, settings, orders, caplog):
+    full = settings.model_copy(update={"min_free_bytes": 10**18})
+    job = submit(store, epochs=3)
+    dispatcher = Dispatcher(full, store, LocalRunner(), orders=orders)
+    for _ in range(3):
+        dispatcher.step()
+    assert store.jobs.get(job.id).attempt == 0
+    assert caplog.text.count("no job is started") == 1
+
+
+def test_an_error_of_any_kind_while_recording_loses_no_event(dispatching, store, monkeypatch):
+    real, count = store.claims.record, [0]
+
+    def record(claim, events=(), **updates):
+        count[0] += bool(events)
+        if events and count[0] % 2:
+            raise ZeroDivisionError("a fault in the code")
+        return real(claim, events, **updates)
+
+    monkeypatch.setattr(store.claims, "record", record)
+    job = submit(store, epochs=12, seed=3)
+    dispatching()
+    assert ended(store, job.id).state == "succeeded"
+    assert curve(store, job.id) == losses(3, 12)
+
+
+def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settings, monkeypatch):
+    """The first dispatcher hangs for several leases over one job; the second gets nothing of it."""
+    quick = settings.model_copy(update={"lease_seconds": 1.0, "concurrency": 2})
+    jobs = [submit(store, epochs=60, seed=seed, seconds=0.05) for seed in range(2)]
+    first = dispatching(settings=quick)
+    before = [running(store, job.id, 2) for job in jobs]
+    real = LocalRunner.poll
+    monkeypatch.setattr(LocalRunner, "poll", lambda *given: time.sleep(2.5) or real(*given))
+    dispatching(settings=quick)
+    time.sleep(4)
+    for job, then in zip(jobs, before, strict=True):
+        now = store.jobs.get(job.id)
+        assert (now.lease_owner, now.attempt) == (first.owner, 1)
+        assert now.lease_expires > then.lease_expires
+    monkeypatch.setattr(LocalRunner, "poll", real)
+    for seed, job in enumerate(jobs):
+        assert ended(store, job.id).attempt == 1
+        assert curve(store, job.id) == losses(seed, 60)
 
 
 def test_the_mlflow_run_and_the_trackers_trouble_are_told(dispatching, store, settings):
@@ -348,4 +424,41 @@ def test_a_job_that_was_taken_away_is_left_alone(store, settings, orders):
     store.jobs.delete(job.id)
     dispatcher.step()
     assert not dispatcher.cares
-    assert processes_of(settings.home)  # whoever took it away has the process too
+    until(lambda: not processes_of(settings.home), 10)  # nobody else would end it
+
+
+def test_a_process_of_an_attempt_that_others_gave_up_is_ended_by_whoever_wakes_up_with_it(store, settings, orders):
+    """A machine slept so long that another took the job over, found nothing, and has begun the next attempt."""
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=1_000, seconds=0.05)
+    until(lambda: dispatcher.step() or store.jobs.get(job.id).progress.get("epoch"))
+    (care,) = dispatcher.cares.values()
+    store.claims.requeue(Claim.on(care.job), delay=0, reason="gone", infra_retries=1, oom_retries=0)
+    assert store.claims.claim("other", kinds=["train"], lease_seconds=60).attempt == 2
+    dispatcher.step()
+    assert not dispatcher.cares
+    until(lambda: not processes_of(settings.home), 10)
+
+
+def test_jobs_of_an_earlier_boot_of_this_machine_are_not_waited_for(store, settings, orders):
+    node, _, namespace = place().rsplit("/", 2)
+    earlier = f"{node}/00000000/{namespace}"
+    job = submit(store, epochs=5, seed=1)
+    claim = Claim.on(store.claims.claim("dead", kinds=["train"], lease_seconds=600))
+    store.claims.record(claim, runner={"kind": "local", "host": earlier, "pid": 1, "started": 1})
+    store.dispatchers.beat("dead", host=earlier, pid=1, info={"started": 1})
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    done = until(lambda: dispatcher.step() or ((found := store.jobs.get(job.id)).is_terminal and found))
+    assert (done.state, done.attempt) == ("succeeded", 2)
+
+
+def test_a_container_of_the_same_name_is_another_place(store, settings, orders):
+    node, boot, _ = place().rsplit("/", 2)
+    job = submit(store, epochs=5)
+    claim = Claim.on(store.claims.claim("other", kinds=["train"], lease_seconds=600))
+    store.claims.record(claim, runner={"kind": "local", "host": f"{node}/{boot}/1", "pid": 1, "started": 1})
+    store.dispatchers.beat("other", host=f"{node}/{boot}/1", pid=1, info={"started": 1})
+    store.claims.release(claim)  # silent, but its process may live
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    dispatcher.step()
+    assert (store.jobs.get(job.id).lease_owner, dispatcher.cares) == ("other", {})

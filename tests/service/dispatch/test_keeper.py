@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,27 @@ while True: time.sleep(1)
     assert (outcome.signal, outcome.kind, outcome.oom_killed) == (signal.SIGKILL, "infra", False)
     assert "no dispatcher" in (outcome.message or "")
     assert order.output_file.read_text().split() == ["asked"]
+
+
+def test_a_run_that_was_started_again_elsewhere_ends_at_once(tmp_path):
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(99)"
+    )
+    order = order_for(tmp_path, code, stop_seconds=60.0)
+    keeper = start(order)
+    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    write_order(replace(order, attempt=3))  # whose predecessor never got so far
+    keeper.communicate(timeout=20)
+    outcome = read_outcome(order)
+    assert outcome is not None
+    assert (outcome.signal, outcome.kind, outcome.oom_killed) == (signal.SIGKILL, "infra", False)
+    assert outcome.message == "a later attempt was begun"
+
+
+def test_the_trainer_yields_to_the_service(tmp_path):
+    order = order_for(tmp_path, "import os; print(os.nice(0))")
+    kept(order)
+    assert int(order.output_file.read_text()) == min(os.nice(0) + 5, 19)
 
 
 def test_a_run_on_its_leash_goes_on_whatever_the_clock_says(tmp_path):

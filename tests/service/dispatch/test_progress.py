@@ -84,3 +84,13 @@ def test_a_sweep_counts_its_trials_and_knows_the_best():
     assert (shown["share"], shown["eta_seconds"]) == (0.5, 60.0)
     assert progress.metrics == {"best": 0, "value": 0.5}
     assert told(progress, {"type": "end", "elapsed": 99.0})["phase"] == "done"
+
+
+def test_the_trials_of_a_sweep_are_counted_once_for_many_lines(monkeypatch):
+    counted = []
+    monkeypatch.setattr("service.dispatch.progress.best_trial", lambda trials: counted.append(len(trials)))
+    progress = SweepProgress({"trials": 500}, {}, {})
+    trials = [{"type": "trial", "number": n, "origin": "search", "changes": {}, "elapsed": 1.0} for n in range(500)]
+    assert told(progress, *trials)["started"] == 500
+    assert progress.metrics == {}
+    assert counted == [500]

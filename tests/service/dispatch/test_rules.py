@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.dispatch.rules import Finish, Retry, classify, decide
-from service.dispatch.runner import Gone, Outcome
+from service.dispatch.runner import Gone, NotStarted, Outcome
 from service.settings import Settings
 from service.store.records import Job
 
@@ -83,7 +83,7 @@ def test_infra_is_tried_again_with_doubling_pauses_until_the_budget_is_used(ende
         again = decide(job(infra_retries=used, oom_retries=1), ended, NOW, SETTINGS)
         assert isinstance(again, Retry)
         assert (again.infra_retries, again.oom_retries, again.kind) == (used + 1, 1, "infra")
-        pauses.append(again.not_before - NOW)
+        pauses.append(again.delay)
     assert pauses == [2.0, 4.0, 8.0]
     done = decide(job(infra_retries=SETTINGS.infra_retries), ended, NOW, SETTINGS)
     assert isinstance(done, Finish)
@@ -94,7 +94,7 @@ def test_pauses_have_a_longest_one():
     many = Settings(infra_retries=100, retry_seconds=2.0, retry_seconds_max=10.0)
     again = decide(job(infra_retries=90), Gone(), NOW, many)
     assert isinstance(again, Retry)
-    assert again.not_before == NOW + 10.0
+    assert again.delay == 10.0
 
 
 @pytest.mark.parametrize("ended", OOM, ids=str)
@@ -115,7 +115,28 @@ def test_oom_has_a_budget_of_its_own(ended):
 )
 def test_run_that_the_service_ended_to_stop_is_queued_again_and_nothing_is_counted(ended):
     again = decide(job(infra_retries=3, oom_retries=2), ended, NOW, SETTINGS, stopping=True)
-    assert again == Retry(NOW, 3, 2, "service stopped", None)
+    assert again == Retry(0.0, 3, 2, "service stopped", None)
+
+
+@pytest.mark.parametrize("attempt, pause", list(product([1, 4, 1_000], [0.1, 2.0, 10.0])))
+def test_what_could_not_be_started_counts_as_no_retry_and_waits_longer_than_the_dispatcher(attempt, pause):
+    used_up = job(attempt=attempt, infra_retries=3, oom_retries=2)
+    again = decide(used_up, NotStarted("it cannot be started: disk full", pause), NOW, SETTINGS)
+    assert isinstance(again, Retry)
+    assert (again.infra_retries, again.oom_retries, again.kind) == (3, 2, None)
+    assert again.reason == "it cannot be started: disk full"
+    assert again.delay > pause
+
+
+def test_what_cannot_be_started_is_looked_at_again_at_its_deadline_and_ends():
+    ended = NotStarted("it cannot be started", 300.0)
+    again = decide(job(deadline=NOW + 7), ended, NOW, SETTINGS)
+    assert isinstance(again, Retry)
+    assert again.delay == 7.0
+    done = decide(job(deadline=NOW), ended, NOW, SETTINGS)
+    assert isinstance(done, Finish)
+    assert done.kind == "deadline"
+    assert decide(job(state="cancelling"), ended, NOW, SETTINGS) == Finish("cancelled")
 
 
 @pytest.mark.parametrize("ended", [Outcome(5), Outcome(1), Outcome(4), Outcome(None, 9, None, None, True)], ids=str)

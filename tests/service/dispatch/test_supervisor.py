@@ -98,12 +98,13 @@ def test_what_dies_is_started_again_and_clients_are_not_refused_meanwhile(servic
     until(lambda: status(address, "/readyz") == 200, 30)
 
 
-def test_sigterm_ends_all_of_it_in_good_order(service):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_of_it_in_good_order(service, number):
     running = service()
     address = running.address()
     family = running.family()
     assert len(family) == 2
-    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(number)
     assert running.process.wait(60) == 0
     assert not [process for process in family if process.is_running()]
     assert status(address, "/livez") is None
@@ -156,7 +157,32 @@ def test_one_that_cannot_live_is_tried_again_after_longer_and_longer_pauses(monk
             child.process.wait()
         now[0] += 0.1
     pauses = [round(later - earlier, 1) for earlier, later in itertools.pairwise(starts)]
-    assert [round(pause) for pause in pauses[1:]] == [1, 2, 4, 8, 16, 30, 30]
+    assert [round(pause) for pause in pauses[1:]] == [1, 2, 4, 5, 5, 5, 5]
+
+
+def test_one_that_cannot_even_be_started_is_tried_again(tmp_path, monkeypatch):
+    now = [1_000.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
+    program = tmp_path / "program"
+    child = Child("x", [str(program)], os.environ, 1.0)
+    child.look()
+    assert child.process is None
+    program.symlink_to(sys.executable)
+    child.look()
+    assert child.process is None  # not at once
+    now[0] += 1.0
+    child.look()
+    assert child.process is not None
+    assert child.process.wait(20) == 0
+
+
+def test_the_tracker_s_password_is_in_no_link_and_on_no_command_line(settings):
+    remote = settings.model_copy(update={"mlflow_uri": "https://me:secret@tracker:5443/ui"})
+    assert supervisor._mlflow(remote)[1].mlflow_ui_url == "https://tracker:5443/ui"
+    database = settings.model_copy(update={"mlflow_uri": "postgresql://me:secret@database/mlflow"})
+    (child,), _ = supervisor._mlflow(database)
+    assert not any("secret" in word for word in child.command)
+    assert child.environment["MLFLOW_BACKEND_STORE_URI"] == "postgresql://me:secret@database/mlflow"
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from service.settings import Settings
 from service.store import Store, open_store
-from service.store.errors import Fenced, IdempotencyConflict, InUse, NotFound, QuotaExceeded, StateConflict
+from service.store.errors import Fenced, IdempotencyConflict, InUse, NotFound, QuotaExceeded, StateConflict, Unavailable
 from service.store.records import Claim, Idempotency, Job, NewEvent, NewJob
 from tests import postgres
 
@@ -108,7 +109,7 @@ def test_job_goes_its_way_and_every_step_is_an_event(store):
         lambda store, claim: store.claims.release(claim),
         lambda store, claim: store.claims.record(claim, [NewEvent("epoch")], progress={"epoch": 99}),
         lambda store, claim: store.claims.finish(claim, "failed", failure_kind="infra", failure_message="late"),
-        lambda store, claim: store.claims.requeue(claim, not_before=0, reason="late", infra_retries=9, oom_retries=9),
+        lambda store, claim: store.claims.requeue(claim, delay=0, reason="late", infra_retries=9, oom_retries=9),
     ],
 )
 @pytest.mark.parametrize("how", ["taken over", "next attempt", "ended"])
@@ -120,7 +121,7 @@ def test_a_claim_that_no_longer_holds_changes_nothing(store, act, how):
         (taken,) = store.claims.take_over("new", lease_seconds=60, host=HOST, foreign_after=0)
         assert (taken.id, taken.attempt, taken.lease_owner) == (job.id, 1, "new")
     elif how == "next attempt":
-        store.claims.requeue(old, not_before=0, reason="again", infra_retries=1, oom_retries=0)
+        store.claims.requeue(old, delay=0, reason="again", infra_retries=1, oom_retries=0)
         assert claimed(store, "old").attempt == 2  # the same dispatcher, another attempt
     else:
         store.claims.finish(old, "succeeded")
@@ -171,10 +172,12 @@ def test_events_written_at_once_are_numbered_without_gaps(store):
 
 def test_same_promise_at_once_makes_one_job(store):
     promise = Idempotency("key", "abc", "request")
+    assert store.jobs.promised(promise) is None
     got = at_once(8, lambda number: store.jobs.submit(replace(NEW, owner="key"), idempotency=promise))
     assert not [result for result in got if isinstance(result, Exception)]
     assert len({job.id for job, _ in got}) == 1
     assert sorted(is_new for _, is_new in got) == [False] * 7 + [True]
+    assert store.jobs.promised(promise) == got[0][0]
     with pytest.raises(IdempotencyConflict, match="another request"):
         store.jobs.submit(NEW, idempotency=replace(promise, request_hash="other"))
     assert store.jobs.submit(NEW, idempotency=replace(promise, owner=None))[1]  # another client's keys are its own
@@ -195,13 +198,12 @@ def test_priority_then_age_decide_and_a_large_job_is_not_starved(store):
 def test_retry_waits_its_time_and_keeps_the_first_start(store):
     store.jobs.submit(NEW)
     first = claimed(store)
-    later = time.time() + 0.5
     again = store.claims.requeue(
-        Claim.on(first), not_before=later, reason="died", failure_kind="infra", infra_retries=1, oom_retries=0
+        Claim.on(first), delay=0.5, reason="died", failure_kind="infra", infra_retries=1, oom_retries=0
     )
     assert (again.state, again.infra_retries, again.lease_owner) == ("queued", 1, None)
     assert store.claims.claim("a", kinds=("train",), lease_seconds=60) is None
-    time.sleep(max(0.0, later - time.time()) + 0.05)
+    time.sleep(0.6)
     second = claimed(store)
     assert (second.attempt, second.started) == (2, first.started)
     assert store.jobs.figures()["retries"] == {"infra": 1, "oom": 0}
@@ -217,7 +219,7 @@ def test_cancelling_by_state(store):
     assert store.jobs.cancel(job.id).state == "cancelling"
     assert store.jobs.cancel(job.id).last_seq == store.jobs.get(job.id).last_seq  # asking again is no event
     assert store.claims.renew(claim, 60).state == "cancelling"
-    ended = store.claims.requeue(claim, not_before=0, reason="died", infra_retries=1, oom_retries=0)
+    ended = store.claims.requeue(claim, delay=0, reason="died", infra_retries=1, oom_retries=0)
     assert ended.state == "cancelled"  # not tried again
     with pytest.raises(NotFound):
         store.jobs.cancel("nobody")
@@ -354,3 +356,65 @@ def test_dispatchers_are_seen_while_they_beat(store):
     assert store.dispatchers.alive(-1) == []
     store.dispatchers.remove("d1")
     assert store.dispatchers.alive(10) == []
+
+
+def test_the_same_data_set_registered_at_once_is_checked_once(store):
+    check = NewJob("import", {}, "hash", "papers.0123456789ab")
+    got = at_once(6, lambda _: store.datasets.create("papers", "0123456789ab", options={}, size=1, job=check))
+    assert not [result for result in got if isinstance(result, Exception)]
+    assert sorted(queued for _, queued in got) == [False] * 5 + [True]
+
+
+def test_long_curve_is_read_by_pages_thinned_and_deleted_by_pieces(store):
+    job, _ = store.jobs.submit(NEW)
+    claim = Claim.on(claimed(store))
+    for start in range(1, 12_001, 1_000):
+        store.claims.record(claim, [NewEvent("epoch", {}, epoch=at) for at in range(start, start + 1_000)])
+    store.claims.record(claim, [NewEvent("rewind", {"epoch": 7})])
+    assert [event.epoch for event in store.events.series(job.id)] == [*range(1, 12_001), None]
+    assert [event.epoch for event in store.events.series(job.id, every=5_000)] == [5_000, 10_000, None]
+    store.claims.finish(claim, "failed")
+    store.jobs.delete(job.id)
+    assert store.events.after(job.id, 0) == []
+
+
+def test_everything_held_is_renewed_at_once_and_nothing_else(store):
+    mine, others = [], []
+    for owner, ids in (("me", mine), ("you", others)):
+        for _ in range(2):
+            store.jobs.submit(NEW)
+            ids.append(claimed(store, owner, lease=0.01).id)
+    store.claims.renew_all("me", 60)
+    time.sleep(0.05)
+    taken = store.claims.take_over("third", lease_seconds=60, host=HOST, foreign_after=0)
+    assert sorted(job.id for job in taken) == sorted(others)
+
+
+def test_pages_leave_out_what_may_be_large(store):
+    store.jobs.submit(NEW)
+    (listed,), _ = store.jobs.list(kind="train")
+    assert (listed.spec, listed.relay) == ({}, {})
+
+
+@pytest.mark.skipif(postgres.MISSING, reason=postgres.MISSING_REASON)
+def test_database_that_can_only_be_read_is_unavailable(tmp_path, server):
+    url = server().new_database(f"t{secrets.token_hex(6)}")
+    open_store(Settings(home=tmp_path, database_url=url)).close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    only = open_store(Settings(home=tmp_path, database_url=url))
+    with pytest.raises(Unavailable, match="read-only"):
+        only.jobs.submit(NEW)
+    only.close()
+
+
+def test_jobs_that_waited_past_their_deadline_end_without_a_turn(store):
+    late, _ = store.jobs.submit(replace(NEW, deadline=time.time() - 1))
+    patient, _ = store.jobs.submit(replace(NEW, deadline=time.time() + 3_600))
+    assert [job.id for job in store.claims.expire()] == [late.id]
+    ended = store.jobs.get(late.id)
+    assert (ended.state, ended.failure_kind, ended.attempt) == ("failed", "deadline", 0)
+    assert store.events.after(late.id, 1)[0].data["state"] == "failed"
+    assert store.jobs.get(patient.id).state == "queued"
+    assert store.claims.expire() == []

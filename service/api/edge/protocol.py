@@ -1,0 +1,121 @@
+"""HTTP/1.1 as uvicorn reads it, with bounds on what a client may make it hold before anyone asks who that is.
+
+uvicorn keeps header lines in memory for as long as they come. Here a head, or the lines after a chunked body, may have
+so many bytes and lines, must be complete in time, and only so many requests and connections may wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES = 65_536
+HEAD_LINES = 200
+HEAD_SECONDS = 20.0
+MOST_PIPELINED = 100  # requests sent ahead on one connection; each is held until those before it are answered
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. With uvicorn's `limit_concurrency`, so many connections less one are taken."""
+
+    _bare = 0  # bytes since there was a complete head, a piece of a body, or the end of a request
+    _moved = False  # whether there was any of these in the piece just read
+    _head_began = False
+    _head_timer: asyncio.TimerHandle | None = None
+    _refusal: tuple[int, str] | None = None  # why the parser was stopped
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # one less, because at its limit uvicorn would answer requests of those who are in already
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency - 1:
+            self.transport = transport
+            self._refuse(503, "too many connections are open; try again in a moment")
+            return
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_there()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        while data and not self.transport.is_closing():
+            room = HEAD_BYTES - self._bare
+            piece, data = (data, b"") if len(data) <= room else (data[:room], data[room:])
+            self._moved = False
+            super().data_received(piece)
+            self._bare = 0 if self._moved else self._bare + len(piece)
+            if self._bare >= HEAD_BYTES or len(self.headers or ()) > HEAD_LINES:
+                self._refuse(431, _TOO_LARGE)
+        if self._head_began or (not self._moved and self._is_idle()):
+            self._expect_head()
+
+    def on_message_begin(self) -> None:
+        self._head_began = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._moved, self._head_began = True, False
+        if self._head_timer is not None:
+            self._head_is_there()
+        if len(self.headers) > HEAD_LINES:
+            self._stop_parser(431, _TOO_LARGE)
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self._stop_parser(400, f"more than {MOST_PIPELINED} requests were sent ahead; wait for answers")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._moved = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls when the parser stops, be it at our word."""
+        self._refuse(*(self._refusal or (400, "the request is not HTTP")))
+
+    def _stop_parser(self, status: int, detail: str) -> None:
+        self._refusal = status, detail
+        raise ValueError(detail)
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answer, if that is still possible, and close."""
+        if self.transport.is_closing():
+            return
+        title = HTTPStatus(status).phrase
+        body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
+        retry = "Retry-After: 2\r\n" if status == 503 else ""
+        self.transport.write(
+            f"HTTP/1.1 {status} {title}\r\nContent-Type: application/problem+json\r\n"
+            f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n{body}".encode()
+        )
+        self.transport.close()
+
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_there(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self._is_idle():  # the head of a request sent ahead, which nobody reads now
+            self._expect_head()
+        elif self._head_began:
+            self._refuse(408, f"the head of the request was not complete after {HEAD_SECONDS:g} s")
+        else:
+            self.transport.close()
+
+
+_TOO_LARGE = f"the head of a request may have {HEAD_BYTES:,} bytes and {HEAD_LINES} lines"
