@@ -138,6 +138,8 @@ class Dispatcher:
         self._store.dispatchers.beat(self.owner, host=self.host, pid=os.getpid(), info=info)
         self._beaten = now
         self._take_over(self.host)
+        for job in self._store.claims.expire():
+            log.info("job %s: its deadline passed before its turn came", job.id)
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
             with contextlib.suppress(OSError):

@@ -21,9 +21,9 @@ MOST_PIPELINED = 100  # requests sent ahead on one connection; each is held unti
 class BoundedHttp(HttpToolsProtocol):
     """One connection. With uvicorn's `limit_concurrency`, so many connections less one are taken."""
 
-    _bare = 0  # bytes since there was a complete head, a piece of a body, or the end of a request
-    _moved = False  # whether there was any of these in the piece just read
-    _head_began = False
+    _bare = 0  # bytes since there was a complete head or a piece of a body
+    _moved = False  # whether there was either in the piece just read
+    _complete: object = None  # scope of the newest request whose head is complete
     _head_timer: asyncio.TimerHandle | None = None
     _refusal: tuple[int, str] | None = None  # why the parser was stopped
 
@@ -41,23 +41,24 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        while data and not self.transport.is_closing():
-            room = HEAD_BYTES - self._bare
-            piece, data = (data, b"") if len(data) <= room else (data[:room], data[room:])
-            self._moved = False
-            super().data_received(piece)
-            self._bare = 0 if self._moved else self._bare + len(piece)
-            if self._bare >= HEAD_BYTES or len(self.headers or ()) > HEAD_LINES:
-                self._refuse(431, _TOO_LARGE)
-        if self._head_began or (not self._moved and self._is_idle()):
+        while len(data) > (room := HEAD_BYTES - self._bare):
+            self._take(data[:room])
+            data = data[room:]
+            if self.transport.is_closing():
+                return
+        self._take(data)
+        if self.scope is not self._complete or (not self._moved and self._is_idle()):
             self._expect_head()
 
-    def on_message_begin(self) -> None:
-        self._head_began = True
-        super().on_message_begin()
+    def _take(self, piece: bytes) -> None:
+        self._moved = False
+        super().data_received(piece)
+        self._bare = 0 if self._moved else self._bare + len(piece)
+        if self._bare >= HEAD_BYTES or (self.headers is not None and len(self.headers) > HEAD_LINES):
+            self._refuse(431, _TOO_LARGE)
 
     def on_headers_complete(self) -> None:
-        self._moved, self._head_began = True, False
+        self._moved, self._complete = True, self.scope
         if self._head_timer is not None:
             self._head_is_there()
         if len(self.headers) > HEAD_LINES:
@@ -69,10 +70,6 @@ class BoundedHttp(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._moved = True
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._moved = True
-        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls when the parser stops, be it at our word."""
@@ -112,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_timer = None
         if not self._is_idle():  # the head of a request sent ahead, which nobody reads now
             self._expect_head()
-        elif self._head_began:
+        elif self.scope is not self._complete:
             self._refuse(408, f"the head of the request was not complete after {HEAD_SECONDS:g} s")
         else:
             self.transport.close()
