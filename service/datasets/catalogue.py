@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from service.datasets.documents import known, uploaded
-from service.datasets.graphs import remove_graph
 from service.datasets.identity import split_ref
 from service.datasets.imports import ABOUT, settled
+from service.discarded import discard
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import InUse, NotFound
@@ -112,7 +112,7 @@ def delete(ref: str, store: Store, settings: Settings, *, orphans: bool) -> None
     else:
         store.datasets.delete(ref)
     if row_of(ref, store) is None:  # else the same was uploaded again since, and its import uses what is there
-        remove_graph(settings, ref)
+        discard(settings.graphs / ref)
 
 
 def _refuse_other(ref: str, store: Store, settings: Settings, *, orphans: bool) -> None:

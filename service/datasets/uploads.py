@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.datasets.graphs import sweep_deleted
 from service.datasets.identity import StoredPart
 from service.datasets.refusal import Refused
+from service.discarded import sweep_discarded
 from service.settings import Settings
 from service.store import Store
 from service.store.records import ACTIVE
@@ -146,7 +146,7 @@ def sweep_uploads(settings: Settings, store: Store, *, older_than: float = LEFT_
     Raises:
         Unavailable: the database cannot say what is needed; nothing was removed.
     """
-    sweep_deleted(settings)
+    sweep_discarded(settings.graphs)
     limit = time.time() - older_than
     old = [entry.name for entry in _folders(settings) if _last_written(entry) < limit]
     if not old:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from service.datasets.uploads import sweep_uploads
+from service.discarded import sweep_discarded
 from service.dispatch.brake import Brake
 from service.dispatch.care import Care, Household, adopted, claimed
 from service.dispatch.descendants import started
 from service.dispatch.leases import Leases
 from service.dispatch.orders import Orders
-from service.dispatch.orphans import sweep_folders
 from service.dispatch.place import is_of_another_boot, place
 from service.dispatch.runner import Runner
 from service.dispatch.stopping import Stop
@@ -144,7 +144,8 @@ class Dispatcher:
             self._swept = now
             with contextlib.suppress(OSError):
                 sweep_uploads(self._settings, self._store)
-                sweep_folders(self._settings, self._store)
+                for parent in (self._settings.runs, self._settings.jobs):
+                    sweep_discarded(parent)
 
     def _take_over(self, host: str) -> None:
         """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from service.api.readiness import Readiness
 from service.api.schemas import JobPage, JobSummary, State
 from service.api.security import caller_of, check_may_change
 from service.api.views import answer, job_document
+from service.discarded import discard
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Idempotency, Job, Kind, NewJob
@@ -158,7 +158,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         settings = settings_of(request)
         await write(request, store_of(request).jobs.delete, job_id)  # first: files left behind are in nobody's way
         for folder in (settings.run_directory(job_id), settings.job_directory(job_id)):
-            await in_thread(shutil.rmtree, folder, ignore_errors=True)
+            await in_thread(discard, folder)
         return Response(status_code=204)
 
 

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from service.datasets.graphs import remove_graph, sweep_deleted
 from service.datasets.imports import conclude_import, settled
 from service.datasets.uploads import LEFT_SECONDS, Upload, discard, sweep_uploads
+from service.discarded import discard as discard_folder
+from service.discarded import sweep_discarded
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Claim, Dataset, NewJob
@@ -57,7 +58,7 @@ def test_an_upload_that_is_still_written_to_is_not_old(settings: Settings, store
 
 def test_sweeping_where_nothing_was_ever_uploaded_does_nothing(settings: Settings, store: Store):
     assert sweep_uploads(settings, store) == []
-    sweep_deleted(settings)
+    sweep_discarded(settings.graphs)
 
 
 @pytest.mark.parametrize("upload", ["", ".", "..", "../runs", "a" * 32 + "/..", "x" * 32])
@@ -113,8 +114,8 @@ def test_a_graph_that_was_being_removed_when_the_service_died_is_removed_later(s
     graph.mkdir(parents=True)
     (settings.graphs / ".a.0123456789ab.c0ffee.deleted").mkdir()
     (settings.graphs / ".b.0123456789ab.c0ffee").mkdir()  # an import under way
-    sweep_deleted(settings)
+    sweep_discarded(settings.graphs)
     assert sorted(path.name for path in settings.graphs.iterdir()) == [".b.0123456789ab.c0ffee", graph.name]
     for _ in range(2):
-        remove_graph(settings, graph.name)
+        discard_folder(graph)
     assert [path.name for path in settings.graphs.iterdir()] == [".b.0123456789ab.c0ffee"]

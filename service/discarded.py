@@ -1,0 +1,28 @@
+"""How folders are deleted: out of sight at once, by a new name, then file by file.
+
+Nothing is ever deleted because the database does not know it: that may be another database.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+
+_ENDING = ".deleted"  # of a folder that is on its way out
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder and all in it. Does nothing if there is none."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}{_ENDING}")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep_discarded(parent: Path) -> None:
+    """Remove what a service that was killed while deleting has left below `parent`."""
+    for folder in parent.glob(f".*{_ENDING}"):
+        shutil.rmtree(folder, ignore_errors=True)
