@@ -1,7 +1,7 @@
 # Every target makes the environment first if it is missing or older than its pins; a second call is instant.
 
 PYTHON ?= python3
-WORKERS ?= 2            # test processes; each uses one thread
+WORKERS ?= 3            # test processes, each with one thread; many tests wait for processes of their own
 WHEELS ?= ../shared/wheels
 
 WORKERS := $(strip $(WORKERS))
@@ -51,7 +51,7 @@ test: env  ## the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not bench"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow || [ $$? -eq 5 ]
 
 lint: env  ## style, format and types
 	$(BIN)/ruff check .

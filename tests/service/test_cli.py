@@ -23,6 +23,7 @@ def nml(*arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
 
 
+@pytest.mark.slow
 def test_train_then_evaluate_through_the_command_line(tmp_path):
     out = str(tmp_path / "run")
     done = nml(

@@ -77,6 +77,7 @@ def test_estimating_needs_no_torch():
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.slow
 def test_the_limit_given_to_a_run_is_the_one_it_is_planned_with(tmp_path):
     spec = tmp_path / "spec.json"
     spec.write_text(

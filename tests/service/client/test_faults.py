@@ -59,6 +59,7 @@ def test_cancelling_and_deleting_succeed_though_their_answers_are_lost(live: Liv
     assert live.store.jobs.get(job.id) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1_100, 2_000])
 def test_events_cut_off_again_and_again_come_once_each(live: Live, client: Client, proxy: Proxy, size):
     job = client.submit(SMALL)
@@ -93,6 +94,7 @@ def test_a_service_that_asks_for_patience_gets_it(tmp_path: Path):
         assert error.value.exit_code == 5
 
 
+@pytest.mark.slow
 def test_watching_and_submitting_survive_a_killed_api(tmp_path: Path):
     settings = Settings(home=tmp_path / "home", port=free_port(), poll_seconds=0.02, memory_limit="8GB")
     with api_process(settings) as api, Client(api.url, key="", patience=60) as client:

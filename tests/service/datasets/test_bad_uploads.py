@@ -10,6 +10,12 @@ from tests.service.api.server import Live
 from tests.service.datasets.bad_uploads import BadUpload, bad_uploads
 
 CASES = list(bad_uploads())
+QUICK = 12  # of those that need the importer; a process each, so the others are slow
+_IMPORTED = [case.name for case in CASES if case.importer]
+MARKED = [
+    pytest.param(case, marks=[pytest.mark.slow] if case.name in _IMPORTED[QUICK:] else [], id=case.name)
+    for case in CASES
+]
 
 
 def test_cases_are_many_and_have_names_of_their_own():
@@ -18,7 +24,7 @@ def test_cases_are_many_and_have_names_of_their_own():
     assert sum(case.importer for case in CASES) < len(CASES) / 2  # most are refused without starting a process
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", MARKED)
 def test_a_bad_upload_is_refused_with_the_field_to_blame(live: Live, case: BadUpload):
     headers = {} if case.content_type is None else {"Content-Type": case.content_type}
     jobs = live.store.jobs.list(kind="import")[0]

@@ -38,6 +38,7 @@ def process(settings):
         one.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", dispatcher_process.PLACES)
 def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, store, settings, place):
     job = submit(store, epochs=30, seed=6, seconds=0.05)
@@ -70,6 +71,7 @@ def test_a_killed_dispatcher_is_followed_by_one_that_goes_on_with_the_same_proce
     assert curve(store, job.id) == losses(3, 80)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_ended_while_no_dispatcher_was_there_is_not_run_again(process, store, settings):
     job = submit(store, epochs=20, seed=3, seconds=0.05)
     first = process()
@@ -84,6 +86,7 @@ def test_a_trainer_that_ended_while_no_dispatcher_was_there_is_not_run_again(pro
     assert curve(store, job.id) == losses(3, 20)
 
 
+@pytest.mark.slow
 def test_what_a_killed_keeper_leaves_is_ended_before_the_next_attempt(process, store, settings):
     job = submit(store, epochs=60, seed=3, seconds=0.05, family=True, attempts=1)
     process()
@@ -95,6 +98,7 @@ def test_what_a_killed_keeper_leaves_is_ended_before_the_next_attempt(process, s
     assert not processes_of(settings.home)
 
 
+@pytest.mark.slow
 def test_wish_to_cancel_is_carried_out_by_the_next_dispatcher(process, store, settings):
     job = submit(store, epochs=10_000, seconds=0.05)
     first = process()

@@ -110,6 +110,7 @@ def test_a_signal_ends_all_of_it_in_good_order(service, number):
     assert status(address, "/livez") is None
 
 
+@pytest.mark.slow
 def test_nothing_of_the_service_outlives_its_supervisor(service):
     running = service()
     address = running.address()
@@ -120,6 +121,7 @@ def test_nothing_of_the_service_outlives_its_supervisor(service):
     assert status(address, "/livez") is None
 
 
+@pytest.mark.slow
 def test_several_api_processes_share_the_port(service):
     running = service(api_workers=2)
     address = running.address()
@@ -130,6 +132,7 @@ def test_several_api_processes_share_the_port(service):
     assert all(status(address, "/livez") == 200 for _ in range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role, module", [("api", "service.serve_api"), ("dispatcher", "service.dispatch")])
 def test_each_part_can_run_alone(service, role, module):
     running = service(f", role={role!r}")
