@@ -48,10 +48,10 @@ demo: env  ## start the service, train on a small real graph through it, and loo
 	$(BIN)/nml demo
 
 test: env  ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not bench"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow || [ $$? -eq 5 ]
 
 lint: env  ## style, format and types
 	$(BIN)/ruff check .
