@@ -92,6 +92,7 @@ def test_same_seed_same_numbers_other_seed_other_numbers(tmp_path):
     assert curve(other.directory) != curve(one.directory)
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_and_resume_give_the_uninterrupted_curve_and_embeddings(tmp_path):
     spec = document(optimiser={"epochs": 300})
     whole = trainer.fit(parse_spec(spec), tmp_path / "whole")

@@ -54,6 +54,7 @@ def wait_for(process: subprocess.Popen, condition, what: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["batch", "bank"])
 def test_killed_or_stopped_within_an_epoch_a_run_goes_on_to_the_same_numbers(tmp_path, scope):
     spec = document(sampling={"negatives": scope}, run={"checkpoint_minutes": 0.005})
