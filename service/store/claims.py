@@ -58,16 +58,6 @@ class Claims:
                 return job
         return None
 
-    def renew(self, claim: Claim, lease_seconds: float) -> Job:
-        """Keep the job for another while; its state tells whether someone wants it cancelled.
-
-        Raises:
-            Fenced: the claim no longer holds.
-        """
-        with writing(self._database) as connection:
-            expires = now(connection) + lease_seconds
-            return _changed(connection, claim, {"lease_expires": expires})
-
     def renew_all(self, owner: str, lease_seconds: float) -> None:
         """Keep everything that a dispatcher holds for another while."""
         with writing(self._database) as connection:

@@ -117,14 +117,15 @@ def test_a_command_that_does_not_exist_is_told(tmp_path):
 
 
 def test_an_attempt_is_started_once(tmp_path):
-    order = order_for(tmp_path, "open('ran', 'a').write('x')")
+    trace = tmp_path / "ran"
+    order = order_for(tmp_path, f"open({str(trace)!r}, 'a').write('x')")
     order.directory.mkdir(exist_ok=True)
     kept(order)
     again = start(order)
     _, errors = again.communicate(timeout=30)
     assert again.returncode == 2
     assert b"started before" in errors
-    assert read_outcome(order) == Outcome(0)
+    assert (read_outcome(order), trace.read_text()) == (Outcome(0), "x")
 
 
 def test_a_runner_that_gave_an_attempt_up_keeps_a_late_keeper_from_starting_it(tmp_path):

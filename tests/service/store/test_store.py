@@ -105,7 +105,6 @@ def test_job_goes_its_way_and_every_step_is_an_event(store):
 @pytest.mark.parametrize(
     "act",
     [
-        lambda store, claim: store.claims.renew(claim, 5),
         lambda store, claim: store.claims.release(claim),
         lambda store, claim: store.claims.record(claim, [NewEvent("epoch")], progress={"epoch": 99}),
         lambda store, claim: store.claims.finish(claim, "failed", failure_kind="infra", failure_message="late"),
@@ -218,7 +217,7 @@ def test_cancelling_by_state(store):
     claim = Claim.on(claimed(store))
     assert store.jobs.cancel(job.id).state == "cancelling"
     assert store.jobs.cancel(job.id).last_seq == store.jobs.get(job.id).last_seq  # asking again is no event
-    assert store.claims.renew(claim, 60).state == "cancelling"
+    assert [held.state for held in store.claims.held(claim.owner)] == ["cancelling"]
     ended = store.claims.requeue(claim, delay=0, reason="died", infra_retries=1, oom_retries=0)
     assert ended.state == "cancelled"  # not tried again
     with pytest.raises(NotFound):
