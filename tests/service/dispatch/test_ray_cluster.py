@@ -302,11 +302,15 @@ def suspended(cluster: Cluster) -> Iterator[None]:
             process.resume()
 
 
-def test_a_job_whose_cluster_refuses_the_token_fails_and_says_so(cluster, house, store):
+def test_a_job_whose_cluster_refuses_the_token_says_so_and_waits_for_a_better_one(cluster, house, store):
     job_id = submit(store, small_spec(epochs=5))
+
+    def reasons() -> list[str]:
+        return [str(event.data.get("reason")) for event in told(store, job_id, "state")]
+
     with dispatching(house, cluster, RAY_AUTH_TOKEN="x" * 32):
-        await_job(store, job_id, "failed")
+        wait_for(lambda: any("refused the token" in reason for reason in reasons()), 60)
+    with dispatching(house, cluster):
+        wait_for(lambda: store.jobs.get(job_id).is_terminal, 300, lambda: str(store.jobs.get(job_id)))
     job = store.jobs.get(job_id)
-    assert job is not None
-    assert job.failure_kind == "infra"
-    assert "refused the token" in (job.failure_message or "")
+    assert (job.state, job.infra_retries) == ("succeeded", 0)  # the operator's mistake costs the job nothing
