@@ -114,7 +114,8 @@ class Datasets:
             there = _locked(connection, ref)
             if there is not None and there.state != "failed":
                 return there, False
-            connection.execute(delete(datasets).where(datasets.c.ref == ref))
+            if there is not None:  # only the row that was seen: one made meanwhile is somebody else's check
+                connection.execute(delete(datasets).where(datasets.c.ref == ref))
             queued = insert_job(connection, job)
             row = connection.execute(
                 insert(datasets)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.settings import Settings
+from tests.faults.services import wait_for
 from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import EDGES, NODES, graph, npz
 
@@ -22,6 +23,8 @@ def live(tmp_path_factory) -> Iterator[Live]:
     with serving(settings) as server:
         dispatcher = subprocess.Popen([sys.executable, "-m", "service.dispatch"], env=environment)
         try:
+            # an upload waits for its check only while a dispatcher is alive to begin it
+            wait_for(lambda: server.store.dispatchers.alive(60), 120)
             yield server
         finally:
             dispatcher.terminate()
