@@ -64,6 +64,13 @@ class Settings(BaseSettings):
     rate_burst: PositiveInt = Field(500, description="requests that may come at once")
     max_active_jobs: PositiveInt = Field(10_000, description="jobs of one key that have not ended")
     max_watchers: PositiveInt = Field(1_000, description="open event streams per API process")
+    max_query_bytes: PositiveInt = Field(64_000_000, description="largest body of a lookup, search or embed")
+    search_concurrency: PositiveInt = Field(2, description="searches at a time per API process; others wait their turn")
+    index_min_rows: PositiveInt = Field(200_000, description="from so many rows on, a search index is built by itself")
+    retain_versions: int = Field(0, ge=0, description="embeddings kept per data set beside those with an alias; 0: all")
+    retain_days: float = Field(0.0, ge=0, description="embeddings without an alias are removed after so long; 0: never")
+    inference_idle_seconds: PositiveFloat = Field(600.0, description="an encoder that nobody asks is unloaded after it")
+    inference_seconds: PositiveFloat = Field(120.0, description="longest time for new nodes or a classification")
     min_free_bytes: int = Field(200_000_000, ge=0, description="with less disk left: not ready, and no uploads")
 
     @field_validator("allowed_hosts", "allowed_origins", mode="before")
@@ -142,6 +149,14 @@ class Settings(BaseSettings):
     def graphs(self) -> Path:
         """Imported data sets."""
         return self.home / "graphs"
+
+    @property
+    def embeddings(self) -> Path:
+        """Published versions of embeddings, a folder each."""
+        return self.home / "embeddings"
+
+    def version_directory(self, version: str) -> Path:
+        return self.embeddings / version
 
     def run_directory(self, job_id: str) -> Path:
         return self.runs / job_id

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["train", "sweep", "import"]
+Kind = Literal["train", "sweep", "import", "publish", "index"]
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 ACTIVE: tuple[State, ...] = ("queued", "running", "cancelling")

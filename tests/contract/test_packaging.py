@@ -59,8 +59,9 @@ def test_every_declared_dependency_is_pinned_within_its_range(project, pins):
 def test_core_needs_none_of_the_heavy_packages(project):
     core = {canonicalize_name(Requirement(line).name) for line in project["project"]["dependencies"]}
     assert core == {
-        "alembic", "fastapi", "httptools", "httpx", "numpy", "prometheus-client", "psutil", "psycopg", "pydantic",
-        "pydantic-settings", "python-multipart", "pyyaml", "rich", "sqlalchemy", "typer", "uvicorn", "uvloop",
+        "alembic", "faiss-cpu", "fastapi", "httptools", "httpx", "numpy", "orjson", "prometheus-client", "psutil",
+        "psycopg", "pyarrow", "pydantic", "pydantic-settings", "python-multipart", "pyyaml", "rich", "sqlalchemy",
+        "typer", "uvicorn", "uvloop",
     }  # fmt: skip
 
 
