@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow lint format bench bench-scale bench-service bench-sweeps results clean
+.PHONY: help env demo test test-slow campaign lint format bench bench-scale bench-service bench-retrieval bench-sweeps results clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test: env  ## the fast tests
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow || [ $$? -eq 5 ]
 
+campaign: env  ## 30 jobs on SQLite and 30 on PostgreSQL while everything is killed at random (half an hour)
+	OMP_NUM_THREADS=1 NML_KILL_JOBS=30 $(BIN)/python -m pytest tests/faults/test_kill.py
+
 lint: env  ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,6 +79,10 @@ bench-service: env  ## the service under load, beside a bare FastAPI route
 	$(BIN)/python tests/benchmarks/service.py status
 	$(BIN)/python tests/benchmarks/service.py training
 	$(BIN)/python tests/benchmarks/service.py submit
+
+bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
+	$(BIN)/python tests/benchmarks/search.py
+	$(BIN)/python tests/benchmarks/retrieval.py
 
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
 	$(BIN)/python tests/benchmarks/accuracy.py

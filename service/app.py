@@ -20,22 +20,32 @@ from service.api.edge.guard import Guard
 from service.api.edge.measures import Measures
 from service.api.events.feed import Feed
 from service.api.readiness import Readiness
+from service.api.routes.aliases import add_aliases
 from service.api.routes.datasets import router as datasets
+from service.api.routes.embeddings import add_versions
+from service.api.routes.inductive import add_inductive
 from service.api.routes.jobs import add_jobs
 from service.api.routes.operations import router as operations
+from service.api.routes.retrieval import add_retrieval
 from service.api.routes.sweeps import add_sweeps
 from service.api.security import Keyring
 from service.api.shutdown import told_of_stop
+from service.api.vectors.catalogue import Catalogue
+from service.api.vectors.turns import Turns
 from service.datasets.underway import Underway
+from service.inference import Inference
 from service.settings import Settings
 from service.store import open_store
 
 _WRITERS = 20  # at a time, where the database takes several
 _CHECKS, _CURVES = 2, 2  # uploads that are checked, and long series that are read, at a time
+_GATHERS = 4  # large answers that are put together at a time
 TAGS = [
     {"name": "jobs", "description": "Training: submit, follow, fetch."},
     {"name": "sweeps", "description": "Searches over settings."},
     {"name": "datasets", "description": "Graphs to train on."},
+    {"name": "embeddings", "description": "Vectors of trained nodes: look up, search, download, embed new ones."},
+    {"name": "aliases", "description": "Names that point to versions of embeddings."},
     {"name": "operations", "description": "For those who run the service."},
 ]
 
@@ -49,8 +59,12 @@ def create_app(settings: Settings) -> FastAPI:
     )  # fmt: skip
     app.state.settings, app.state.measures = settings, measures
     problems.install(app)
+    add_retrieval(app.router)  # first: asked most
     add_jobs(app.router)  # not include_router: FastAPI would look for a route twice
     add_sweeps(app.router)
+    add_inductive(app.router)
+    add_versions(app.router)
+    add_aliases(app.router)
     app.include_router(datasets)
     app.include_router(operations)
     direct = [route for route in app.routes if isinstance(route, DirectRoute)]
@@ -87,14 +101,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.writers = anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS)
     app.state.checks, app.state.curves = anyio.CapacityLimiter(_CHECKS), anyio.CapacityLimiter(_CURVES)
     app.state.uploads_underway = Underway()
+    app.state.catalogue, app.state.inference = Catalogue(store, settings), Inference(settings)
+    app.state.searches, app.state.gathers = Turns(settings.search_concurrency), Turns(_GATHERS)
     app.state.keyring, app.state.readiness = Keyring(store), Readiness(store, settings)
-    polling = asyncio.create_task(feed.run())
+    polling = [asyncio.create_task(task) for task in (feed.run(), app.state.catalogue.run())]
     try:
         with told_of_stop(feed.close):
             yield
     finally:
         feed.close()
-        polling.cancel()
-        with suppress(asyncio.CancelledError):
-            await polling
+        for task in polling:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await app.state.inference.close()
         store.close()

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -17,6 +17,7 @@ from service.api.problems import MAX_ERRORS, FieldError, Problem, clean, not_val
 
 Trail = Any  # (trail of what it is in, key or position), () for the whole: joined to a path only if it is needed
 
+JSON = "application/json"
 MOST_VALUES = 100_000  # in a body; a large sweep has a few thousand
 _SMALL = 20_000  # bytes; what is read in a millisecond need not go to a thread
 BODY_SECONDS = 30.0  # for the whole body; a million bytes take far less on any line that is alive
@@ -28,17 +29,26 @@ async def read_document(request: Request) -> dict[str, Any]:
     Raises:
         Problem: 415 another type, 413 too large, 408 too slow, 400 no JSON, 422 no object, or NaN or NUL in it.
     """
-    _check_type(request)
+    media_type(request, (JSON,))
+    text = await read_bytes(request)
+    return parse_document(text) if len(text) <= _SMALL else await in_thread(parse_document, text)
+
+
+async def read_bytes(request: Request, *, seconds: float = BODY_SECONDS) -> bytes:
+    """The whole body.
+
+    Raises:
+        Problem: 413 too large, 408 too slow.
+    """
     pieces = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 pieces += piece
     except TimeoutError:
-        slow = f"the body was not complete after {BODY_SECONDS:g} s"
+        slow = f"the body was not complete after {seconds:g} s"
         raise Problem(408, slow, headers={"Connection": "close"}) from None
-    text = bytes(pieces)
-    return parse_document(text) if len(text) <= _SMALL else await in_thread(parse_document, text)
+    return bytes(pieces)
 
 
 def parse_document(text: bytes) -> dict[str, Any]:
@@ -60,15 +70,22 @@ def parse_document(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _check_type(request: Request) -> None:
+def media_type(request: Request, taken: Sequence[str]) -> str:
+    """Which of these types the body has; JSON may have a name of its own (application/…+json).
+
+    Raises:
+        Problem: 415, another one, or it is compressed.
+    """
     given = request.headers.get("content-type", "")
     kind, _, parameters = given.partition(";")
     kind, parameters = kind.strip().lower(), parameters.replace(" ", "").replace('"', "").lower()
-    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-    if not is_json or parameters not in ("", "charset=utf-8"):
-        raise Problem(415, "send JSON in UTF-8, with Content-Type: application/json")
+    kind = JSON if kind.startswith("application/") and kind.endswith("+json") else kind
+    if kind not in taken or (kind == JSON and parameters not in ("", "charset=utf-8")):
+        others = "".join(f", or {other}" for other in taken if other != JSON)
+        raise Problem(415, f"send JSON in UTF-8, with Content-Type: {JSON}{others}")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise Problem(415, "send the body as it is, without Content-Encoding", headers={"Accept-Encoding": "identity"})
+    return kind
 
 
 def _unusable(document: dict[str, Any]) -> Iterator[FieldError]:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from service.api.problems import MEDIA_TYPE
 from service.api.schemas import ProblemDocument
 from service.api.security import PUBLIC
+from service.api.vectors.schemas import QUESTIONS
 
 REFERENCE = "#/components/schemas/"
 PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"{REFERENCE}Problem"}}}
@@ -30,11 +31,12 @@ _SCHEMES = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key in another header"},
 }
 DESCRIPTION = """
-Trains node embeddings by graph contrastive learning: submit a spec, watch the job, fetch vectors and figures.
+Trains node embeddings by graph contrastive learning: submit a spec, watch the job, ask for vectors and neighbours.
 
 - Errors are problem documents (RFC 9457); `errors` names the fields to change.
 - Lists are pages: pass `next` as `cursor`.
 - A repeated `POST` with the same `Idempotency-Key` gives the same job.
+- Vectors come as JSON, raw float32, .npy or Arrow, as `Accept` says; `Nml-Version` names the version that answered.
 - Event streams can be taken up again with `Last-Event-ID`; no event is lost or repeated.
 """
 
@@ -67,6 +69,10 @@ def document(app: FastAPI, *, keys_required: bool) -> dict[str, Any]:
     schemas = made["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    for question in QUESTIONS:  # which routes read by themselves
+        described = question.model_json_schema(ref_template=REFERENCE + "{model}")
+        schemas |= described.pop("$defs", {})
+        schemas[question.__name__] = described
     problem = TypeAdapter(ProblemDocument).json_schema(ref_template=REFERENCE + "{model}")
     schemas |= problem.pop("$defs")
     schemas["Problem"] = problem

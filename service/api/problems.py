@@ -35,7 +35,7 @@ from service.store.errors import (
     StoreError,
     Unavailable,
 )
-from trainer.errors import InvalidInput, OutOfMemory
+from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS, MAX_FIELD, MAX_TEXT = 50, 200, 1_000
@@ -189,6 +189,8 @@ def problem_of(error: Exception) -> Problem:
         case InvalidInput() | OutOfMemory():
             lines = [_placed(line) for line in str(error).splitlines() if line.strip()]
             return not_valid(lines or [FieldError("body", "cannot be used as it is")])
+        case Infrastructure():
+            return unavailable(str(error))
         case ClientDisconnect():
             return Problem(400, "the connection was closed before the request was complete")
     return Problem(500, "something went wrong here; the log of the service has the details under this instance")
@@ -213,7 +215,7 @@ def install(app: FastAPI) -> None:
             problem.headers["Allow"] = ", ".join(sorted(_methods_at(app, request.scope["path"])))
         return respond(problem, request.scope)
 
-    for kind in (Problem, HTTPException, RequestValidationError, StoreError, InvalidInput, OutOfMemory):
+    for kind in (Problem, HTTPException, RequestValidationError, StoreError, InvalidInput, OutOfMemory, Infrastructure):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, answer)
 

@@ -72,7 +72,7 @@ class JobSummary(Document):
     """A job or sweep in a list."""
 
     id: str = Field(examples=["01jx0a3z5m8q2v7w9c4t6r1b0d"])
-    kind: Literal["train", "sweep", "import"]
+    kind: Literal["train", "sweep", "import", "publish", "index"]
     name: str | None
     state: State = Field(description="the last three are final")
     attempt: int = Field(description="how often it was started; 0 while it has not been")
@@ -99,7 +99,7 @@ class JobDocument(JobSummary):
     """A training job."""
 
     result: dict[str, Any] | None = Field(description="all figures of the finished run, as in its metrics.json")
-    spec: TrainSpec | None = Field(description="with every default written out; null for the check of an upload")
+    spec: TrainSpec | None = Field(description="with every default written out; null for jobs of the service itself")
 
 
 class SweepDocument(JobSummary):

@@ -1,12 +1,14 @@
 """Who asks, and what they may do.
 
 The guard settles this for every path before routing, so that no route can be forgotten: reading needs the scope `read`,
-everything else `submit`; only the probes are public. What belongs to another key needs `admin` (`Caller.may_change`).
-Without required keys, a caller without one may do everything; a wrong key is refused all the same.
+also where the question is posed in a body (`is_question`), everything else `submit`; only the probes are public. What
+belongs to another key needs `admin` (`Caller.may_change`). Without required keys, a caller without one may do
+everything; a wrong key is refused all the same.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -25,6 +27,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 KEPT_SECONDS = 5.0  # a revoked key is refused after this long at the latest
 _KEPT = 10_000  # keys
 _LONGEST = 200  # characters of a key; ours have 81
+_QUESTION = re.compile(r"/v1/embeddings/[^/]+/(?:lookup|neighbors|embed|classify)")
 _REALM = 'Bearer realm="nml"'
 
 
@@ -66,7 +69,12 @@ def needed_scope(method: str, path: str) -> str | None:
     """The scope that a request needs; none for the public probes."""
     if method in SAFE_METHODS:
         return None if path in PUBLIC else "read"
-    return "submit"
+    return "read" if is_question(method, path) else "submit"
+
+
+def is_question(method: str, path: str) -> bool:
+    """Whether the request only asks, though it has a body: it changes nothing, and its body may be large."""
+    return method == "POST" and _QUESTION.fullmatch(path) is not None
 
 
 def given_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

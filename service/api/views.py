@@ -12,11 +12,12 @@ from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from service.api.problems import clean
-from service.store.records import Job
+from service.store.records import Job, Kind
 
 JSON = "application/json"
 _LONGEST_MESSAGE = 10_000  # characters of a failure
-PREFIX = {"train": "/v1/jobs", "import": "/v1/jobs", "sweep": "/v1/sweeps"}
+OWN_KINDS: tuple[Kind, ...] = ("import", "publish", "index")  # the service's own: shown by id, changed by nobody
+PREFIX: dict[Kind, str] = {"train": "/v1/jobs", "sweep": "/v1/sweeps", **dict.fromkeys(OWN_KINDS, "/v1/jobs")}
 
 
 def job_document(job: Job, *, mlflow_ui_url: str | None, whole: bool = True) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def job_document(job: Job, *, mlflow_ui_url: str | None, whole: bool = True) -> 
     }  # fmt: skip
     if whole:
         document["result"] = (job.result or {}).get("metrics") or None
-        document["spec"] = None if job.kind == "import" else job.spec  # an import's names files of ours
+        document["spec"] = None if job.kind in OWN_KINDS else job.spec  # an import's names files of ours
     return document
 
 
@@ -44,7 +45,7 @@ def links(job: Job, mlflow_ui_url: str | None) -> dict[str, Any]:
     own = f"{PREFIX[job.kind]}/{job.id}"
     found: dict[str, Any] = {
         "self": own, "events": f"{own}/events", "log": f"{own}/log", "metrics": f"{own}/metrics",
-        "cancel": None if job.is_terminal or job.kind == "import" else f"{own}/cancel", "embeddings": None,
+        "cancel": None if job.is_terminal or job.kind in OWN_KINDS else f"{own}/cancel", "embeddings": None,
         "figures": [f"{own}/figures/{name}" for name in figure_names(job)], "mlflow": None,
     }  # fmt: skip
     if has_embeddings(job):

@@ -7,7 +7,24 @@ import sys
 import typer
 from rich.console import Console
 
-from service.cli import datasets, demo, estimate, inspect, jobs, keys, serve, submit, sweep, train, watch
+from service.cli import (
+    alias,
+    datasets,
+    demo,
+    embeddings,
+    estimate,
+    inspect,
+    jobs,
+    keys,
+    neighbors,
+    new_nodes,
+    serve,
+    submit,
+    sweep,
+    train,
+    vector_files,
+    watch,
+)
 from trainer.errors import TrainerError
 from trainer.threads import wait_politely
 
@@ -31,6 +48,16 @@ app.command("jobs")(jobs.jobs)
 app.command("watch")(watch.watch)
 app.command("cancel")(jobs.cancel)
 app.command("logs")(jobs.logs)
+app.command("embeddings")(embeddings.embeddings)
+app.command("lookup")(neighbors.lookup)
+app.command("neighbors")(neighbors.neighbors)
+app.command("export")(vector_files.export)
+app.command("alias")(alias.alias)
+app.command("publish")(embeddings.publish)
+app.command("unpublish")(embeddings.unpublish)
+app.command("index")(embeddings.index)
+app.command("embed")(new_nodes.embed)
+app.command("classify")(new_nodes.classify)
 app.command("demo")(demo.demo)
 
 

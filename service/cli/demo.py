@@ -1,4 +1,4 @@
-"""`nml demo`: the whole service in a temporary home: start it, submit a job, watch it, fetch what came out, stop it."""
+"""`nml demo`: the whole service in a temporary home: start it, submit a job, watch it, look up its vectors, stop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from service.cli.watch import INTERRUPTED, show_events
 from trainer.errors import TrainerError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from service.client import Client
 
 EPOCHS = 40  # enough for clear neighbours; `nml submit` takes 100
 PATIENCE = 10.0  # seconds without an answer from a service on this very machine
-NODES = ("7", "42", "1000", "1500")
+NODES = (7, 42, 1_000, 1_500)
 
 
 def demo() -> None:
@@ -54,30 +54,26 @@ def _show(url: str) -> None:
         job = client.wait(job)
         print_metrics(job)
         console.print(f"Job {job.id} is MLflow run {job.mlflow_run_id}.")
-        vectors, ids = client.embeddings(job)
-    console.print("\nNearest neighbours by cosine of the learned embeddings:")
-    console.print(_neighbours(vectors, ids))
+        version = client.vectors.wait(job)
+        console.print(f"Its embeddings are published: version {version.version}, {version.rows:,} × {version.dim}.")
+        console.print("\nLooked up in the service, with the nearest neighbours by cosine:")
+        console.print(_neighbours(client))
+        console.print(f"\nWhile a service runs, anything can ask it: curl {url}/v1/embeddings/latest/nodes/42")
 
 
-def _neighbours(vectors: np.ndarray, ids: np.ndarray, k: int = 8) -> Table:
+def _neighbours(client: Client, k: int = 8) -> Table:
     """A table of the k nearest nodes of each of NODES, with the digit each of them shows."""
-    import numpy as np
     from sklearn.datasets import load_digits
 
     digits = load_digits().target  # node i shows digit i of scikit-learn's
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    row_of = {str(node): row for row, node in enumerate(ids)}
-    table = Table(
-        "node", "digit", f"its {k} nearest nodes (digit), cosine of the last", "first 4 of its vector", box=None
-    )
-    for node in NODES:
-        row = row_of[node]
-        similarity = unit @ unit[row]
-        similarity[row] = -np.inf
-        nearest = np.argsort(-similarity)[:k]
-        found = ", ".join(f"{ids[other]} ({digits[int(ids[other])]})" for other in nearest)
-        start = " ".join(f"{value:+.2f}" for value in vectors[row, :4])
-        table.add_row(node, str(digits[int(node)]), f"{found}, {similarity[nearest[-1]]:.3f}", start)
+    vectors = client.vectors.lookup("latest", NODES).vectors
+    found = client.vectors.neighbors("latest", ids=NODES, k=k)
+    title = f"its {k} nearest nodes (digit), cosine of the last"
+    table = Table("node", "digit", title, "first 4 of its vector", box=None)
+    for node, vector, ids, scores in zip(NODES, vectors, found.ids, found.scores, strict=True):
+        nearest = ", ".join(f"{other} ({digits[int(other)]})" for other in ids)
+        start = " ".join(f"{value:+.2f}" for value in vector[:4])
+        table.add_row(str(node), str(digits[node]), f"{nearest}, {scores[-1]:.3f}", start)
     return table
 
 

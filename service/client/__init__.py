@@ -5,5 +5,9 @@ from __future__ import annotations
 from service.client._client import Client
 from service.client._documents import Dataset, Event, Job, Sweep
 from service.client._errors import ApiError, JobFailed, Unreachable
+from service.client._vector_documents import Alias, Classified, Embedded, Lookup, Neighbors, Version
 
-__all__ = ["ApiError", "Client", "Dataset", "Event", "Job", "JobFailed", "Sweep", "Unreachable"]
+__all__ = [
+    "Alias", "ApiError", "Classified", "Client", "Dataset", "Embedded", "Event", "Job", "JobFailed", "Lookup",
+    "Neighbors", "Sweep", "Unreachable", "Version",
+]  # fmt: skip

@@ -1,17 +1,17 @@
-"""The service from Python: submit, watch, fetch.
+"""The service from Python: submit, watch, look up.
 
 with Client() as client:                       # NML_URL and NML_API_KEY say where, and who asks
     job = client.submit({"data": {"name": "digits"}})
     for event in client.events(job):
         print(event.type, event.data)
-    vectors, ids = client.embeddings(job)
+    client.vectors.wait(job)                   # published
+    client.vectors.neighbors("latest", ids=[42], k=10)
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 import time
 import uuid
@@ -25,6 +25,8 @@ import httpx
 from service.client import _files, _stream
 from service.client._documents import Dataset, Event, Job, Sweep, dataset_from, job_from
 from service.client._errors import ApiError, JobFailed
+from service.client._paths import pages, path_of, segment
+from service.client._vectors import Vectors
 from service.client._wire import Notice, Wire
 from trainer.errors import InvalidInput
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from tuner.config import SweepSpec
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-PAGE = 100
-_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_POLL = 2.0  # seconds
 _Kind = TypeVar("_Kind", bound=Job)
 
@@ -70,6 +70,7 @@ class Client:
         url = url or os.environ.get("NML_URL") or DEFAULT_URL
         key = os.environ.get("NML_API_KEY") if key is None else key
         self._wire = Wire(url, key, timeout=timeout, patience=patience, notice=notice, transport=transport)
+        self.vectors = Vectors(self._wire)  # published embeddings: lookup, neighbours, new nodes, files
 
     @property
     def url(self) -> str:
@@ -128,7 +129,7 @@ class Client:
 
     def job(self, job_id: str) -> Job:
         """One job as it is now; a Sweep if it is one."""
-        path = _path("v1/jobs", job_id)
+        path = path_of("v1/jobs", job_id)
         try:
             return _job_at(path, self._get(path))
         except ApiError as error:
@@ -145,7 +146,7 @@ class Client:
 
     def sweep(self, sweep_id: str) -> Sweep:
         """One sweep as it is now."""
-        return job_from(Sweep, self._get(_path("v1/sweeps", sweep_id)))
+        return job_from(Sweep, self._get(path_of("v1/sweeps", sweep_id)))
 
     def sweeps(self, *, state: str | None = None, limit: int | None = None) -> Iterator[Sweep]:
         """Sweeps, newest first; at most `limit`."""
@@ -153,7 +154,7 @@ class Client:
 
     def trials(self, sweep_id: str) -> list[dict[str, Any]]:
         """One row per trial of a sweep, by number."""
-        path, rows, after = _path("v1/sweeps", sweep_id, "trials"), list[dict[str, Any]](), None
+        path, rows, after = path_of("v1/sweeps", sweep_id, "trials"), list[dict[str, Any]](), None
         while True:
             page = self._get(path, **({} if after is None else {"after": after}))
             rows += page["trials"]
@@ -163,7 +164,7 @@ class Client:
 
     def best(self, sweep_id: str) -> dict[str, Any]:
         """The training spec with a sweep's best settings, ready to submit."""
-        found: dict[str, Any] = self._get(_path("v1/sweeps", sweep_id, "best"))
+        found: dict[str, Any] = self._get(path_of("v1/sweeps", sweep_id, "best"))
         return found
 
     # Following
@@ -208,7 +209,7 @@ class Client:
 
     def figure(self, job: str | Job, name: str) -> bytes:
         """A picture of the run, by its name in the job's links."""
-        path = f"{self._place(job)}/figures/{_segment(name)}"
+        path = f"{self._place(job)}/figures/{segment(name)}"
         return self._wire.request("GET", path, headers={"Accept": "*/*"}).content
 
     def embeddings(self, job: str | Job, directory: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -246,11 +247,11 @@ class Client:
 
     def datasets(self) -> Iterator[Dataset]:
         """All graphs that a job can name: built in, public, and uploaded."""
-        return map(dataset_from, self._pages("v1/datasets", {}, None))
+        return map(dataset_from, pages(self._wire, "v1/datasets", {}, None))
 
     def dataset(self, name: str) -> Dataset:
         """One graph by name (its newest version) or by reference."""
-        return dataset_from(self._get(_path("v1/datasets", name)))
+        return dataset_from(self._get(path_of("v1/datasets", name)))
 
     def push_dataset(
         self,
@@ -291,7 +292,7 @@ class Client:
 
     def delete_dataset(self, ref: str) -> None:
         """Remove one version of an uploaded graph; refused while a job uses it."""
-        self._wire.delete(_path("v1/datasets", ref))
+        self._wire.delete(path_of("v1/datasets", ref))
 
     # Underneath
 
@@ -308,24 +309,13 @@ class Client:
         given = {name: value for name, value in query.items() if value is not None}
         return self._wire.document("POST", path, content=body, headers=headers, params=given)
 
-    def _pages(self, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
-        asked = {name: value for name, value in query.items() if value is not None}
-        left = limit
-        while left is None or left > 0:
-            page = self._get(path, **asked, limit=PAGE if left is None else min(PAGE, left))
-            yield from page["items"]
-            left = None if left is None else left - len(page["items"])
-            if page["next"] is None:
-                return
-            asked["cursor"] = page["next"]
-
     def _listed(self, kind: type[_Kind], path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[_Kind]:
-        return (job_from(kind, document) for document in self._pages(path, query, limit))
+        return (job_from(kind, document) for document in pages(self._wire, path, query, limit))
 
     def _place(self, job: str | Job) -> str:
         """Where a job or sweep is to be found. An id alone does not tell which it is, so the service is asked."""
         found = job if isinstance(job, Job) else self.job(job)
-        return _path("v1/sweeps" if isinstance(found, Sweep) else "v1/jobs", found.id)
+        return path_of("v1/sweeps" if isinstance(found, Sweep) else "v1/jobs", found.id)
 
     def _at(self, path: str) -> Job:
         return _job_at(path, self._get(path))
@@ -333,14 +323,3 @@ class Client:
 
 def _job_at(path: str, document: Mapping[str, Any]) -> Job:
     return job_from(Sweep if path.startswith("v1/sweeps") else Job, document)
-
-
-def _path(*parts: str) -> str:
-    """Parts joined; the second and later ones come from outside and may not change where the path leads."""
-    return "/".join([parts[0], *map(_segment, parts[1:])])
-
-
-def _segment(text: str) -> str:
-    if not _SEGMENT.fullmatch(text):
-        raise InvalidInput(f"{text!r} cannot be the id or name of anything here; ids have letters, digits, . _ and -")
-    return text

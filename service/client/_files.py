@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from service.client._downloads import Progress, fetch
 from service.client._errors import ApiError, Unreachable
 from service.client._wire import CONNECT_SECONDS, Wire
 from trainer.errors import Infrastructure, InvalidInput
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 UPLOAD_SECONDS = 900.0  # of silence: after the last byte the service checks the data before it answers
-_PIECE = 1 << 20
-
-Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
 
 class _Counted(io.FileIO):
@@ -93,24 +91,8 @@ def download(wire: Wire, path: str, target: Path) -> str:
     Returns:
         SHA-256 of what was stored, in hex.
     """
-    patience, etag = wire.patience(), None
-    with target.open("wb") as file:
-        while True:
-            have = file.tell()
-            headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-            headers |= {"Range": f"bytes={have}-", "If-Range": etag} if have and etag else {}
-            try:
-                with wire.opened("GET", path, headers=headers) as response:
-                    if response.status_code != httpx.codes.PARTIAL_CONTENT:
-                        file.seek(0)
-                        file.truncate()
-                    etag = response.headers.get("etag")
-                    for piece in response.iter_raw():
-                        file.write(piece)
-                        patience.reset()
-                break
-            except (ApiError, Unreachable) as error:
-                patience.pause(error)
+    with target.open("w+b") as file:
+        fetch(wire, path, file)
     with target.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

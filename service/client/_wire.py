@@ -1,7 +1,8 @@
 """Requests to one service: its address, the key, and patience while it restarts.
 
-Only what may safely be sent twice goes through here: reads, cancelling, deleting, uploads (named by their content),
-and submissions, which carry an Idempotency-Key.
+Only what may safely be sent twice goes through here: reads and searches, cancelling, deleting, uploads (named by their
+content), moves of an alias, which say where it must point before or after, and submissions, which carry an
+Idempotency-Key.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that holds the job. So each step is either a transaction, or can be repeated, an
 
     intent recorded → order written → keeper started → reference recorded
     …events recorded, each once, until the process has ended and its file is read to the end…
-    data set concluded, MLflow told → the job ended or queued again, in one transaction
+    data set or version concluded, MLflow told → the job ended or queued again, in one transaction
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced
 from service.store.records import Claim, Job
+from service.vectors.concluding import conclude_index, conclude_publish, publish_job
 from trainer.errors import Cancelled
 
+CONCLUDE = {"import": conclude_import, "publish": conclude_publish, "index": conclude_index}  # these tell no events
 RELAY_SECONDS = 1.0  # of recording for one job before others get their turn
 NOTE_SECONDS = 1.0  # between looks at tracking.json
 log = logging.getLogger("service.dispatch")
@@ -168,7 +170,7 @@ class Care:
 
     def _relayed(self) -> bool:
         """Record news; whether the file is read to its end."""
-        if self.job.kind == "import":
+        if self.job.kind in CONCLUDE:
             return True
         store, directory = self._house.store, self._house.settings.run_directory(self.job.id)
         if self._relay is None:
@@ -210,8 +212,8 @@ class Care:
         house, claims = self._house, self._house.store.claims
         self._record_last_words()
         decision = decide(self.job, ended, house.clock(), house.settings, stopping=self.stopping)
-        if isinstance(decision, Finish) and self.job.kind == "import":
-            decision = self._conclude_import(decision)
+        if isinstance(decision, Finish) and self.job.kind in CONCLUDE:
+            decision = self._conclude(decision)
         if isinstance(decision, Retry):
             self.job = claims.requeue(
                 self.claim, delay=decision.delay, reason=decision.reason, failure_kind=decision.kind,
@@ -224,9 +226,11 @@ class Care:
         self._tell_mlflow(ended, decision)
         succeeded = decision.state == "succeeded"
         result = result_of(self.job.kind, house.settings.run_directory(self.job.id)) if succeeded else None
+        publish = publish_job(self.job) if self.job.kind == "train" and (result or {}).get("embeddings") else None
         self.job = claims.finish(
-            self.claim, decision.state, failure_kind=decision.kind, failure_message=decision.message, result=result
-        )
+            self.claim, decision.state, failure_kind=decision.kind, failure_message=decision.message, result=result,
+            publish=publish,
+        )  # fmt: skip
         log.info("job %s, attempt %d: %s%s", self.job.id, self.job.attempt, decision.state, _because(decision))
 
     def _record_last_words(self) -> None:
@@ -239,24 +243,24 @@ class Care:
         if updates:
             self.job = self._house.store.claims.record(self.claim, **updates)
 
-    def _conclude_import(self, decision: Finish) -> Finish | Retry:
+    def _conclude(self, decision: Finish) -> Finish | Retry:
         house = self._house
-        failure = None if decision.state == "succeeded" else decision.message or "its check was cancelled"
+        failure = None if decision.state == "succeeded" else decision.message or "it was cancelled"
         try:
-            conclude_import(self.job, house.store, house.settings, failure=failure)
+            CONCLUDE[self.job.kind](self.job, house.store, house.settings, failure=failure)
         except (OSError, ValueError) as error:
             if failure is not None:
                 raise
-            unread = Outcome(None, kind="infra", message=f"the imported graph cannot be read: {error}")
+            unread = Outcome(None, kind="infra", message=f"what it made cannot be read: {error}")
             again = decide(self.job, unread, house.clock(), house.settings, stopping=self.stopping)
-            return self._conclude_import(again) if isinstance(again, Finish) else again
+            return self._conclude(again) if isinstance(again, Finish) else again
         return decision
 
     def _tell_mlflow(self, ended: Ended, decision: Finish) -> None:
         """Close the run in MLflow if its trainer could not: a process of its own that nobody waits for."""
         directory = self._house.settings.run_directory(self.job.id)
         said = isinstance(ended, Outcome) and ended.exit_code in (0, Cancelled.exit_code)
-        if said or self.closing or self.job.kind == "import" or not is_left_open(directory):
+        if said or self.closing or self.job.kind in CONCLUDE or not is_left_open(directory):
             return
         with contextlib.suppress(OSError):
             cancelled = decision.state == "cancelled"

@@ -32,9 +32,11 @@ from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced, Unavailable
 from service.store.records import Claim, DispatcherRecord, Job, Kind
+from service.vectors.concluding import settle
+from service.vectors.retention import sweep_versions
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
-IMPORTS: tuple[Kind, ...] = ("import",)
+SHORT: tuple[Kind, ...] = ("import", "publish", "index")  # beside the training
 FORCED_SECONDS = 15.0  # beyond the grace, for processes that are killed to be gone
 PATIENCE = 10  # unexpected errors in a row over one job
 SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
@@ -92,7 +94,7 @@ class Dispatcher:
             for care in list(self.cares.values()):
                 self._attend(care)
             self._fill(TRAINING, self._settings.slots)
-            self._fill(IMPORTS, self._settings.import_concurrency)
+            self._fill(SHORT, self._settings.import_concurrency)
         self._reap()
 
     def wind_down(self) -> None:
@@ -140,12 +142,15 @@ class Dispatcher:
         self._take_over(self.host)
         for job in self._store.claims.expire():
             log.info("job %s: its deadline passed before its turn came", job.id)
+        settle(self._store)
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
             with contextlib.suppress(OSError):
                 sweep_uploads(self._settings, self._store)
                 for parent in (self._settings.runs, self._settings.jobs):
                     sweep_discarded(parent)
+            with contextlib.suppress(OSError):
+                sweep_versions(self._store, self._settings)
 
     def _take_over(self, host: str) -> None:
         """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""

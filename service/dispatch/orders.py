@@ -34,6 +34,7 @@ class Orders:
     train: tuple[str, ...] = (*_MODULE, "trainer")
     sweep: tuple[str, ...] = (*_MODULE, "tuner")
     imports: tuple[str, ...] = (*_MODULE, "trainer.data.importing")
+    vectors: tuple[str, ...] = (*_MODULE, "service.vectors")
 
     def order(self, job: Job) -> Order:
         """The order for the job's present attempt."""
@@ -41,13 +42,13 @@ class Orders:
         directory = settings.job_directory(job.id)
         on_ray = settings.runner == "ray"
         own = {MARKER: f"{job.id}.{job.attempt}", "OMP_NUM_THREADS": str(cpus)}
-        if job.kind == "import":
+        if job.kind in ("import", "publish", "index"):
             own["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default one reserves a gigabyte that the limit counts
         return Order(
             job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
             {**self.environment(), **own}, directory,
             # a sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit
-            memory_bytes=None if job.kind == "sweep" and not on_ray else job.memory_bytes,
+            memory_bytes=None if job.kind in ("sweep", "index") and not on_ray else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
             leash_seconds=settings.leash_seconds, stop_seconds=settings.stop_grace_seconds,
             # what belongs to a machine is the node's own
@@ -84,6 +85,8 @@ class Orders:
                 return (*self.sweep, spec, "--out", run)
             case "import":
                 return (*self.imports, spec)
+            case "publish" | "index":
+                return (*self.vectors, spec)
 
     def _cpus(self, job: Job) -> int:
         """CPUs that a job occupies: as many threads as it asks for, else its share of the machine."""
@@ -93,7 +96,7 @@ class Orders:
         given = self.environ.get("OMP_NUM_THREADS", "")
         if given.isdigit() and int(given) > 0:
             return int(given)
-        if self.settings.runner == "ray" or job.kind == "import":
+        if self.settings.runner == "ray" or job.kind in ("import", "publish"):
             return 1
         return max(1, (os.cpu_count() or 1) // self.settings.slots)
 

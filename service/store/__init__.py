@@ -1,13 +1,15 @@
-"""The truth about jobs, events, data sets and keys, in SQLite or PostgreSQL; never in memory (design section 5)."""
+"""The truth about jobs, events, data sets, embeddings and keys, in SQLite or PostgreSQL (design section 5)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from service.settings import Settings
+from service.store.aliases import Aliases
 from service.store.claims import Claims
 from service.store.datasets import Datasets
 from service.store.dispatchers import Dispatchers
+from service.store.embeddings import Embeddings
 from service.store.engine import Database, connect
 from service.store.events import Events
 from service.store.jobs import Jobs
@@ -28,6 +30,8 @@ class Store:
     datasets: Datasets
     keys: Keys
     dispatchers: Dispatchers
+    embeddings: Embeddings
+    aliases: Aliases
 
     @property
     def reads_inline(self) -> bool:
@@ -52,5 +56,5 @@ def open_store(settings: Settings) -> Store:
         raise
     return Store(
         database, Jobs(database), Claims(database), Events(database), Datasets(database), Keys(database),
-        Dispatchers(database),
+        Dispatchers(database), Embeddings(database), Aliases(database),
     )  # fmt: skip

@@ -15,11 +15,12 @@ from sqlalchemy.engine import Connection
 
 from service.store.clock import now
 from service.store.counters import increase
+from service.store.embeddings import begin_publishing
 from service.store.engine import Database, reading, writing
 from service.store.errors import Fenced
 from service.store.events import append
 from service.store.jobs import as_job
-from service.store.records import TERMINAL, Claim, Job, Kind, NewEvent, State
+from service.store.records import TERMINAL, Claim, Job, Kind, NewEvent, NewJob, State
 from service.store.tables import jobs
 
 _HELD: tuple[State, ...] = ("running", "cancelling")
@@ -92,9 +93,12 @@ class Claims:
 
     def finish(
         self, claim: Claim, state: State, *, failure_kind: str | None = None, failure_message: str | None = None,
-        result: dict[str, Any] | None = None,
+        result: dict[str, Any] | None = None, publish: NewJob | None = None,
     ) -> Job:  # fmt: skip
         """End the job for good.
+
+        Args:
+            publish: the job that publishes the embeddings of this one; queued with it, or not at all.
 
         Raises:
             Fenced: the claim no longer holds; so also if it has ended.
@@ -107,7 +111,10 @@ class Claims:
                 "state": state, "ended": now(connection), "failure_kind": failure_kind, "result": result,
                 "failure_message": failure_message, "lease_owner": None, "lease_expires": None,
             }  # fmt: skip
-            return _changed(connection, claim, values, [_state(state, claim.attempt, failure=failure)])
+            job = _changed(connection, claim, values, [_state(state, claim.attempt, failure=failure)])
+            if publish is not None:
+                begin_publishing(connection, job, publish)
+            return job
 
     def requeue(
         self, claim: Claim, *, delay: float, reason: str, failure_kind: str | None = None, infra_retries: int,

@@ -70,6 +70,26 @@ def reading(database: Database) -> Iterator[Connection]:
         yield connection
 
 
+@contextmanager
+def snapshot(database: Database) -> Iterator[Connection]:
+    """A connection for reading whose statements all see the same moment.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    with _translated(), database.reader.connect() as connection:
+        if database.is_postgresql:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")  # until it is given back
+            with connection.begin():
+                yield connection
+            return
+        connection.exec_driver_sql("BEGIN")
+        try:
+            yield connection
+        finally:
+            connection.exec_driver_sql("ROLLBACK")
+
+
 def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] | None:
     """One row by one value, straight from the driver: a quarter of the time of `reading`, for what is asked most.
 

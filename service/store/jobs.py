@@ -21,7 +21,7 @@ from service.store.engine import Database, read_row, reading, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
 from service.store.records import ACTIVE, TERMINAL, Idempotency, Job, Kind, NewEvent, NewJob, State, new_id
-from service.store.tables import Json, datasets, events, jobs
+from service.store.tables import Json, datasets, embeddings, events, jobs
 from service.store.tables import idempotency as promises
 
 
@@ -132,13 +132,15 @@ class Jobs:
 
         Raises:
             NotFound: no such job.
-            StateConflict: it has not ended.
+            StateConflict: it has not ended, or its embeddings are being published from its files.
         """
         while True:  # events by pieces: a transaction with a million of them would keep all others waiting
             with writing(self._database) as connection:
                 job = _locked(connection, job_id)
                 if job.state not in TERMINAL:
                     raise StateConflict(f"the job is {job.state}; cancel it first, then delete it")
+                if _is_published_now(connection, job_id):
+                    raise StateConflict("the job's embeddings are being published; wait until that is done")
                 if not _delete_events(connection, job_id):
                     connection.execute(delete(jobs).where(jobs.c.id == job_id))
                     return job
@@ -192,8 +194,22 @@ def as_job(row: Row[Any]) -> Job:
 
 
 def count_using(connection: Connection, dataset: str) -> int:
-    query = select(func.count()).where(jobs.c.dataset == dataset, jobs.c.state.in_(ACTIVE), jobs.c.kind != "import")
+    """Unfinished jobs that read the graph itself: publishing and indexing read only what training left."""
+    reads = jobs.c.kind.in_(("train", "sweep"))
+    query = select(func.count()).where(jobs.c.dataset == dataset, jobs.c.state.in_(ACTIVE), reads)
     return int(connection.execute(query).scalar_one())
+
+
+def is_active(connection: Connection, job_id: str) -> bool:
+    """Whether a job is there and has not ended."""
+    query = select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.state.in_(ACTIVE))
+    return connection.execute(query).first() is not None
+
+
+def _is_published_now(connection: Connection, job_id: str) -> bool:
+    query = select(embeddings.c.job_id).where(embeddings.c.version == job_id, embeddings.c.state == "publishing")
+    publisher = connection.execute(query).scalar()
+    return publisher is not None and is_active(connection, publisher)
 
 
 def _delete_events(connection: Connection, job_id: str) -> int:
@@ -241,7 +257,8 @@ def _check_quota(connection: Connection, owner: str | None, max_active: int | No
     if max_active is None:
         return
     mine = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
-    active = connection.execute(select(func.count()).where(mine, jobs.c.state.in_(ACTIVE))).scalar_one()
+    asked = jobs.c.kind.not_in(("publish", "index"))  # those the service makes by itself
+    active = connection.execute(select(func.count()).where(mine, jobs.c.state.in_(ACTIVE), asked)).scalar_one()
     if active >= max_active:
         raise QuotaExceeded(f"{active} jobs have not ended, and no more than {max_active} may; wait, or cancel some")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ Kind = Literal["train", "sweep", "import", "publish", "index"]
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 ACTIVE: tuple[State, ...] = ("queued", "running", "cancelling")
+ALIAS = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+VERSION = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")  # what `new_id` makes; an alias never looks like that
+LATEST = "latest"  # follows the newest version by itself, as do names that begin with it and a dot
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case
 
 
@@ -134,6 +138,57 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """A row of `embeddings`: one immutable version of published vectors."""
+
+    version: str  # id of the training job that made them
+    job_id: str  # of the job that publishes them
+    state: Literal["publishing", "ready", "failed"]
+    owner: str | None
+    name: str | None
+    dataset: str  # the training job's, with its version
+    created: float
+    published: float | None
+    about: dict[str, Any] | None  # service.vectors.layout.VersionInfo without its files, once ready
+    metrics: dict[str, Any]  # of the training job
+    indexes: dict[str, dict[str, Any]]  # kind -> {"state": "building" | "ready" | "failed", "job": id, …}
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A row of `aliases`: a name that points to a version."""
+
+    name: str
+    version: str
+    owner: str | None
+    seq: int  # of its newest move
+    moved: float
+    automatic: bool  # follows the newest version by itself
+
+
+@dataclass(frozen=True)
+class AliasMove:
+    """A row of `alias_moves`; `seq` counts 1, 2, 3, … within a name, also across its removal."""
+
+    name: str
+    seq: int
+    version: str | None  # none: removed
+    time: float
+    owner: str | None  # who moved it
+    reason: Literal["set", "rollback", "automatic", "removed"]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All versions and aliases as they were at one moment."""
+
+    revision: int
+    versions: dict[str, Embedding]  # of all states; `about` without "export"
+    aliases: dict[str, str]  # name -> version
+
+
+@dataclass(frozen=True)
 class Key:
     """An API key, without its secret."""
 
@@ -165,3 +220,18 @@ def new_id() -> str:
     """26 characters that sort by time: 48 bits of milliseconds, 80 random ones (a ULID in lower case)."""
     number = (int(time.time() * 1_000) << 80) | secrets.randbits(80)
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def bare_name(dataset: str) -> str:
+    """The name of a data set without its version (papers.0123456789ab -> papers)."""
+    return re.sub(r"\.[0-9a-f]{12}$", "", dataset)
+
+
+def automatic_aliases(dataset: str) -> tuple[str, str]:
+    """The names that follow the newest version: of all, and of this data set (lower case, cut to 64 characters)."""
+    return LATEST, f"{LATEST}.{bare_name(dataset).lower()}"[:64]
+
+
+def is_automatic(alias: str) -> bool:
+    """Whether clients cannot set it."""
+    return alias == LATEST or alias.startswith(f"{LATEST}.")

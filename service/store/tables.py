@@ -120,6 +120,56 @@ datasets = Table(
     Index("datasets_by_name", "name", "created"),
 )
 
+embeddings = Table(
+    "embeddings",
+    metadata,
+    Column("version", String(32), primary_key=True),  # the training job's id: sorts by time of submission
+    Column("job_id", String(32), nullable=False),  # of the job that publishes it
+    Column("state", String(16), nullable=False),
+    Column("owner", String(32)),
+    Column("name", Json),
+    Column("dataset", String(128), nullable=False),
+    Column("dataset_name", String(128), nullable=False),  # without the version
+    Column("created", Float, nullable=False),
+    Column("published", Float),
+    Column("about", Json),
+    Column("metrics", Json, nullable=False),
+    Column("indexes", Json, nullable=False),
+    Column("failure", Json),
+    Index("embeddings_by_dataset", "dataset_name", "version"),
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("version", String(32), nullable=False),
+    Column("owner", String(32)),
+    Column("seq", Integer, nullable=False),
+    Column("moved", Float, nullable=False),
+    Column("automatic", Boolean, nullable=False),
+    Index("aliases_by_version", "version"),
+)
+
+alias_moves = Table(
+    "alias_moves",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("version", String(32)),  # null: removed
+    Column("time", Float, nullable=False),
+    Column("owner", String(32)),
+    Column("reason", String(16), nullable=False),
+    Column("previous", Integer),  # seq of the move to which a roll back from this one returns
+)
+
+deleted_versions = Table(  # whose files may still be there; nothing else is ever removed by a sweep
+    "deleted_versions",
+    metadata,
+    Column("version", String(32), primary_key=True),
+    Column("time", Float, nullable=False),
+)
+
 keys = Table(
     "keys",
     metadata,

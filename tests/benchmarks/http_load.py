@@ -2,7 +2,8 @@
 
 `python tests/benchmarks/http_load.py URL --seconds 3 --connections 16 [--rate 50]` prints one JSON object. It runs in a
 process of its own, so that it shares no interpreter with the server. With a rate it asks evenly at that pace and tells
-latencies; without, each connection asks again as soon as it has its answer.
+latencies; without, each connection asks again as soon as it has its answer. `{}` in the URL or in the body becomes
+another number below --numbers each time (in a body: --many of them, separated by commas).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import time
 from urllib.parse import urlsplit
 
@@ -17,8 +19,9 @@ from urllib.parse import urlsplit
 class Connection(asyncio.Protocol):
     """One keep-alive connection; answers must tell their length."""
 
-    def __init__(self, request: bytes):
-        self._request, self._buffer = request, b""
+    def __init__(self, requests: list[bytes]):
+        self._requests, self._asked = requests, 0
+        self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[int] | None = None
 
@@ -30,7 +33,8 @@ class Connection(asyncio.Protocol):
         """Send the request; the future gives the status of its answer."""
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(self._request)
+        self._transport.write(self._requests[self._asked % len(self._requests)])
+        self._asked += 1
         return self._answer
 
     def data_received(self, data: bytes) -> None:
@@ -43,7 +47,8 @@ class Connection(asyncio.Protocol):
         length = int(head[at : head.find(b"\r\n", at) if b"\r\n" in head[at:] else None])
         if len(self._buffer) >= end + 4 + length:
             status = int(self._buffer[9:12])
-            self._buffer, answer, self._answer = b"", self._answer, None
+            self._buffer.clear()
+            answer, self._answer = self._answer, None
             answer.set_result(status)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -55,11 +60,31 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-async def load(url: str, seconds: float, connections: int, rate: float | None) -> dict[str, object]:
+VARIANTS = 499  # of a request with numbers in it, made before the clock starts
+
+
+def written(url: str, *, accept: str, body: str | None, numbers: int, many: int) -> list[bytes]:
+    """The requests, as they go over the wire."""
+    parts, draw = urlsplit(url), random.Random(0)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    head = f"Host: {parts.netloc}\r\nAccept: {accept}\r\n"
+    found = []
+    for _ in range(VARIANTS if "{}" in url + (body or "") else 1):
+        path = target.replace("{}", str(draw.randrange(numbers)))
+        if body is None:
+            found.append(f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
+            continue
+        text = body.replace("{}", ",".join(str(draw.randrange(numbers)) for _ in range(many)))
+        told = f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n"
+        found.append(f"POST {path} HTTP/1.1\r\n{head}{told}\r\n{text}".encode())
+    return found
+
+
+async def load(
+    url: str, requests: list[bytes], seconds: float, connections: int, rate: float | None
+) -> dict[str, object]:
     """Ask for so long; counts by status, answers per second, latencies in milliseconds."""
     parts = urlsplit(url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    request = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\n\r\n".encode()
     loop = asyncio.get_running_loop()
     statuses: dict[int, int] = {}
     latencies: list[float] = []
@@ -67,7 +92,8 @@ async def load(url: str, seconds: float, connections: int, rate: float | None) -
     end = start + seconds
 
     async def client(number: int) -> None:
-        _, connection = await loop.create_connection(lambda: Connection(request), parts.hostname, parts.port)
+        turned = requests[number * 31 % len(requests) :] + requests[: number * 31 % len(requests)]
+        _, connection = await loop.create_connection(lambda: Connection(turned), parts.hostname, parts.port)
         due = start + number * (connections / rate / connections if rate else 0)
         while (now := time.perf_counter()) < end:
             if rate:
@@ -95,8 +121,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--rate", type=float, help="requests per second in all; none: as many as go")
+    parser.add_argument("--accept", default="application/json")
+    parser.add_argument("--body", help="JSON to POST; none: GET")
+    parser.add_argument("--numbers", type=int, default=1)
+    parser.add_argument("--many", type=int, default=1)
     options = parser.parse_args()
-    print(json.dumps(asyncio.run(load(options.url, options.seconds, options.connections, options.rate))))
+    requests = written(
+        options.url, accept=options.accept, body=options.body, numbers=options.numbers, many=options.many
+    )
+    print(json.dumps(asyncio.run(load(options.url, requests, options.seconds, options.connections, options.rate))))
 
 
 if __name__ == "__main__":

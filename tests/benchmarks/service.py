@@ -145,11 +145,11 @@ def running_job(service: Service) -> str:
     return job.id
 
 
-def ask(url: str, seconds: float, rate: float | None = None) -> dict[str, Any]:
-    """What the load generator found; anything but 200 is an error."""
+def ask(url: str, seconds: float, **options: Any) -> dict[str, Any]:
+    """What the load generator found, given these options of it; anything but 200 is an error."""
     script = Path(__file__).with_name("http_load.py")
     command = [sys.executable, str(script), url, "--seconds", str(seconds), "--connections", str(CONNECTIONS)]
-    command += [] if rate is None else ["--rate", str(rate)]
+    command += [f"--{name}={value}" for name, value in options.items()]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert found["statuses"].keys() == {"200"}, found
     return found

@@ -148,7 +148,7 @@ _SWEEPS: dict[str, tuple[dict[str, Any], str]] = {
 def bad_bodies() -> Iterator[BadRequest]:
     """No JSON, or no object."""
     whole = json.dumps(SMALL).encode()
-    texts = {f"cut-after-{at}": whole[:at] for at in range(1, len(whole), 23)} | _NO_JSON
+    texts = {f"cut-after-{at}": whole[:at] for at in range(1, len(whole), 23)} | NO_JSON
     for path in SUBMISSIONS:
         for name, text in texts.items():
             yield submission(f"body {name}", text, "body", path, statuses=(400,))
@@ -166,7 +166,7 @@ def bad_bodies() -> Iterator[BadRequest]:
             yield submission(f"announces {size}", b"", "body", path, announced=size, statuses=(413,))
 
 
-_NO_JSON = {
+NO_JSON = {
     "nothing": b"", "blank": b" \r\n\t", "closed-twice": b"{}}", "two": b"{} {}", "comma": b'{"run": {},}',
     "no-colon": b'{"run" {}}', "bare-key": b"{run: {}}", "single-quotes": b"{'run': {}}", "comment": b"{} // x",
     "python": b'{"run": {"track": True}}', "undefined": b'{"run": undefined}', "nan": b"nan",

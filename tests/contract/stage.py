@@ -1,4 +1,5 @@
-"""A service with a bit of everything in it: jobs and sweeps in every state, with what they tell and leave; data sets.
+"""A service with a bit of everything in it: jobs and sweeps in every state, with what they tell and leave; data sets;
+two versions of embeddings, and an alias that points to one.
 
 Ids are the states' names, so that tests can ask for them without having looked. `furnish` may be called again at any
 time: it puts back what was deleted or has changed.
@@ -14,7 +15,11 @@ from typing import Any
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Claim, Job, NewEvent, NewJob
+from service.vectors.concluding import about_version, publish_job
+from service.vectors.layout import read_info
 from tests.service.api.server import SMALL
+from tests.service.api.vectors.shelf import put_job
+from tests.service.vectors.tables import make_export, publish
 from trainer.config import parse_spec, spec_hash
 from tuner.config import parse_sweep, sweep_hash
 from tuner.journal import Journal
@@ -25,6 +30,8 @@ FIGURES = ("loss.png", "weights.svg", "search.html", "absent.png")
 EMBEDDINGS = ("vectors.npy", "ids.npy", "ids.json", "manifest.json")
 READY, CHECKING, REFUSED = "papers.aaaaaaaaaaaa", "papers.bbbbbbbbbbbb", "papers.cccccccccccc"
 DATASETS = (READY, CHECKING, REFUSED)
+VERSION, SPARE = "01k9vect0rs000000000000000", "01k9vect0rs000000000000001"  # an alias points to the first
+NODE, ALIAS = "7", "production"
 ABOUT = {
     "nodes": 4, "edges": 6, "features": 2, "classes": 0, "sparse": False, "weighted": False, "fingerprint": "f" * 64,
     "degree": {"min": 1, "median": 1.5, "mean": 1.5, "max": 2, "isolated": 0, "quantiles": {"0.5": 1.5}},
@@ -47,6 +54,9 @@ def furnish(store: Store, settings: Settings) -> None:
         _put_job(store, settings, job_id)
     for ref in DATASETS:
         _put_dataset(store, ref)
+    for version in (VERSION, SPARE):
+        _put_version(store, settings, version)
+    store.aliases.move(ALIAS, VERSION, owner=None)
 
 
 def _put_job(store: Store, settings: Settings, job_id: str) -> None:
@@ -150,3 +160,25 @@ def _put_dataset(store: Store, ref: str) -> None:
         store.datasets.finish(ref, made.job_id, about=ABOUT)
     elif ref == REFUSED:
         store.datasets.finish(ref, made.job_id, failure="nodes.csv, row 3: no number")
+
+
+def _put_version(store: Store, settings: Settings, version: str) -> None:
+    """Ids from 0 to 11, in 6 dimensions, with labels; no index, whatever was asked for."""
+    row = store.embeddings.get(version)
+    if row is None or row.state != "ready":
+        if not settings.run_directory(version).exists():
+            make_export(settings.run_directory(version), 12, 6, labels=2)
+        job = store.jobs.get(version)
+        if job is None:
+            put_job(store, version)
+        else:
+            store.embeddings.create(job, publish_job(job))
+        row = store.embeddings.get(version)
+        assert row is not None
+        folder = publish(settings.run_directory(version), settings.home, version)
+        store.embeddings.finish(version, row.job_id, about=about_version(read_info(folder)))
+        store.jobs.cancel(row.job_id)
+    for kind, entry in row.indexes.items():
+        if entry["state"] == "building":
+            store.jobs.cancel(entry["job"])
+            store.embeddings.finish_index(version, kind, entry["job"], failure="not needed")

@@ -125,9 +125,10 @@ def sent(connection: HTTPConnection, case: BadRequest) -> tuple[HTTPResponse, by
 
 def everything(live: Live) -> Any:
     """All that a request could have left behind."""
-    kinds = ("train", "sweep", "import")
+    kinds = ("train", "sweep", "import", "publish", "index")
     jobs = [
         (job.id, job.state, job.last_seq) for kind in kinds for job in live.store.jobs.list(kind=kind, limit=500)[0]
     ]
     files = sorted(path for path in live.settings.home.rglob("*") if not path.name.startswith("service.db"))
-    return jobs, [row.ref for row in live.store.datasets.list()[0]], files
+    published = live.store.embeddings.shelf()
+    return jobs, [row.ref for row in live.store.datasets.list()[0]], published, files

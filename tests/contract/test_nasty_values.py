@@ -15,7 +15,7 @@ import pytest
 
 from service.settings import Settings
 from tests import postgres
-from tests.contract.stage import furnish
+from tests.contract.stage import VERSION, furnish
 from tests.service.api.server import SMALL, Live, serving
 
 TEXTS = (
@@ -82,6 +82,8 @@ def test_name_is_refused_or_given_back(live: Live, path: str) -> None:
 _ASKED = (
     ("/v1/jobs", "dataset"), ("/v1/jobs", "cursor"), ("/v1/jobs", "state"), ("/v1/jobs", ""), ("/v1/sweeps", "cursor"),
     ("/v1/datasets", "cursor"), ("/v1/jobs/running/metrics", "names"), ("/v1/jobs/running/log", "tail"),
+    ("/v1/embeddings", "dataset"), ("/v1/embeddings", "cursor"), ("/v1/aliases", "cursor"),
+    (f"/v1/embeddings/{VERSION}/download", "format"),
 )  # fmt: skip
 
 
@@ -92,6 +94,19 @@ def test_text_anywhere_else(live: Live) -> None:
         encoded = quote(text, safe="")
         for path in ("jobs/{}", "sweeps/{}/trials", "datasets/{}", "jobs/succeeded/figures/{}", "jobs/{}/events"):
             fine(live.http.get("/v1/" + path.format(encoded)))
+        for path in ("embeddings/{}", "embeddings/{}/nodes/1", f"embeddings/{VERSION}/nodes/{{}}", "aliases/{}"):
+            fine(live.http.get("/v1/" + path.format(encoded)))
+        fine(live.http.put(f"/v1/aliases/{encoded}", json={"version": VERSION}))
+        fine(live.http.put("/v1/aliases/mine", json={"version": text, "expected": text}))
+        fine(live.http.post("/v1/embeddings", json={"job": text}))
+        for question in ({"ids": [text, 1]}, {"ids": [1], "filter": {"ids": [text]}}, {text: text}):
+            for what in ("lookup", "neighbors"):
+                answer = fine(live.http.post(f"/v1/embeddings/{VERSION}/{what}", json=question))
+                if answer.status_code == 200 and "filter" not in question:
+                    assert answer.json()["unknown"] == [text]
+        labels = {"ids": [0, 1], "labels": [text, "other"], "predict": [text]}
+        fine(live.http.post(f"/v1/embeddings/{VERSION}/classify", json=labels))
+        fine(live.http.delete(f"/v1/embeddings/{encoded}"))
         fine(live.http.delete(f"/v1/jobs/{encoded}"))
         fine(live.http.delete(f"/v1/datasets/{encoded}"))
         for spec in ({"preset": text}, {"data": {"name": "imported", "imported": text}}, {text: text}):
@@ -126,6 +141,10 @@ def test_number_anywhere(live: Live) -> None:
             for name in names:
                 fine(live.http.get(path, params={name: number}))
         fine(live.http.get("/v1/jobs/succeeded/events", headers={"Last-Event-ID": str(number)}))
+        for question in ({"ids": [number]}, {"ids": [1], "filter": {"ids": [number]}}, {"ids": [1], "k": number}):
+            fine(live.http.post(f"/v1/embeddings/{VERSION}/neighbors", json=question))
+        fine(live.http.post(f"/v1/embeddings/{VERSION}/lookup", json={"ids": [number]}))
+        fine(live.http.get(f"/v1/embeddings/{VERSION}/nodes/{number}"))
         for name in ("priority", "deadline_minutes"):
             fine(live.http.post("/v1/jobs", json=SMALL, params={name: number}))
         for spec in ({"run": {"seed": number}}, {"optimiser": {"epochs": number}}, {"sampling": {"tile": number}}):

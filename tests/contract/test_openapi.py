@@ -20,11 +20,13 @@ from schemathesis.engine import events
 
 from service.app import TAGS, create_app
 from service.settings import Settings
-from tests.contract.stage import DATASETS, FIGURES, JOBS, SWEEPS, furnish
+from tests.contract.stage import ALIAS, DATASETS, FIGURES, JOBS, NODE, SPARE, SWEEPS, VERSION, furnish
 from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import EDGES, NODES
 
 CHANGING = {"cancel_job", "delete_job", "cancel_sweep", "delete_sweep", "delete_dataset"}
+CHANGING |= {"publish_embedding", "build_index", "delete_embedding", "set_alias", "remove_alias"}
+NEEDS_ENCODER = "/embed"  # which only training makes: tests/service/api/vectors/test_inductive.py
 STREAMS = ("watch_job", "watch_sweep")
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -54,6 +56,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def test_answers_are_as_described(live: Live, tag: str) -> None:
     statuses = explored(live, tag, examples=6, without_coverage=("submit_job", "submit_sweep"))
     for operation, seen in statuses.items():
+        if operation.endswith(NEEDS_ENCODER):
+            continue
         assert any(200 <= status < 300 for status in seen), f"{operation} was never answered well: {seen}"
 
 
@@ -113,6 +117,7 @@ def described(tag: str | None) -> dict[str, Any]:
         if path.endswith("/events"):  # those who wait have nothing more to tell
             jobs = tuple(job for job in jobs if not job.endswith(("queued", "cancelling")))[::-1]
         known = {"job_id": jobs, "name": FIGURES, "ref": (*DATASETS, "papers", "digits")}
+        known |= {"version": (VERSION, SPARE, ALIAS), "node": (NODE, "11"), "alias": (ALIAS, "candidate", "latest")}
         for parameter in (found for operation in item.values() for found in operation.get("parameters", ())):
             if parameter["in"] == "path" and parameter["name"] in known:
                 parameter["schema"] = {"type": "string", "enum": [*known[parameter["name"]], "absent"]}
@@ -120,6 +125,8 @@ def described(tag: str | None) -> dict[str, Any]:
         form = document["paths"]["/v1/datasets"]["post"]["requestBody"]["content"]["multipart/form-data"]
         for name, table in {"nodes": NODES, "edges": EDGES}.items():
             form["schema"]["properties"][name] = {"type": "string", "enum": [table]}
+    for schema, name, values in (("Publish", "job", ["succeeded", VERSION]), ("MoveAlias", "version", [VERSION])):
+        document["components"]["schemas"][schema]["properties"][name] = {"type": "string", "enum": values}
     return document
 
 

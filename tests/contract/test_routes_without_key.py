@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from typing import Any
 
 import httpx
 import pytest
 
 from service.settings import Settings
-from tests.contract.stage import READY, furnish
+from tests.contract.stage import ALIAS, NODE, READY, VERSION, furnish
 from tests.service.api.server import Live, serving
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND", "PURGE")
 PROBES = {"/livez", "/readyz"}
 THERE = {"job_id": "succeeded", "name": "loss.png", "file": "vectors.npy", "ref": READY}
+THERE |= {"version": VERSION, "node": NODE, "alias": ALIAS}
 UNLISTED = ("/openapi.json", "/docs", "/redoc", "/nothing", "/", "/v1", "/v1/keys")
 ROUND_ABOUT = (
     "/livez/", "//livez", "/LIVEZ", "/livez/../v1/jobs", "/livez%2f..%2fv1%2fjobs", "/v1/jobs?/livez",
@@ -50,6 +52,12 @@ def paths(live: Live) -> list[str]:
     return [*listed, *UNLISTED]
 
 
+def everything(live: Live) -> Any:
+    store = live.store
+    jobs = [store.jobs.list(kind=kind) for kind in ("train", "sweep", "publish", "index")]
+    return jobs, store.datasets.list(), store.embeddings.list(), store.aliases.list()
+
+
 def asked(live: Live, method: str, target: str, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body; the target is sent as it stands."""
     place = httpx.URL(live.url)
@@ -63,7 +71,7 @@ def asked(live: Live, method: str, target: str, headers: dict[str, str]) -> tupl
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_route_and_method_is_refused(live: Live, method: str) -> None:
-    before = live.store.jobs.list(kind="train"), live.store.jobs.list(kind="sweep"), live.store.datasets.list()
+    before = everything(live)
     for path in paths(live):
         status, body = asked(live, method, path, {})
         if path in PROBES:
@@ -73,11 +81,7 @@ def test_every_route_and_method_is_refused(live: Live, method: str) -> None:
         assert b"succeeded" not in body
         for headers in PRETENDING:
             assert asked(live, method, path, headers)[0] in (401, 403), (path, headers)
-    assert (
-        live.store.jobs.list(kind="train"),
-        live.store.jobs.list(kind="sweep"),
-        live.store.datasets.list(),
-    ) == before
+    assert everything(live) == before
 
 
 @pytest.mark.parametrize("target", ROUND_ABOUT)

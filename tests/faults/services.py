@@ -41,7 +41,7 @@ class Service:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "service.cli", "serve", "--role", self.role], cwd=ROOT, stdout=log, stderr=log,
-                env=os.environ | self.settings.environment() | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+                env={"OMP_NUM_THREADS": "1"} | os.environ | self.settings.environment(), start_new_session=True,
             )  # fmt: skip
 
     def wait_until_ready(self, seconds: float = 90.0) -> None:

@@ -28,6 +28,7 @@ from service.api.security import (
     Caller,
     check_scope,
     given_key,
+    is_question,
     needed_scope,
     unauthorized,
 )
@@ -35,13 +36,13 @@ from service.settings import Settings
 
 UPLOADS = "/v1/datasets"
 FORM_BYTES = 1_000_000  # what a multipart form may add to the files in it
-_CSP = b"content-security-policy"
+_CSP, _CACHE = b"content-security-policy", b"cache-control"
 _STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_NO_STORE = b"no-store"  # unless a route knows better
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 
@@ -62,9 +63,15 @@ class Guard:
         self._across: ASGIApp | None = None
         if settings.allowed_origins:
             self._across = CORSMiddleware(
-                app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST", "DELETE"),
-                allow_headers=("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-API-Key"),
-                expose_headers=("Idempotent-Replayed", "Location", "Retry-After", "X-Request-ID"),
+                app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST", "PUT", "DELETE"),
+                allow_headers=(
+                    "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Last-Event-ID",
+                    "Range", "X-API-Key",
+                ),
+                expose_headers=(
+                    "Accept-Ranges", "Content-Disposition", "Content-Range", "ETag", "Idempotent-Replayed", "Location",
+                    "Nml-Dimension", "Nml-Rows", "Nml-Unknown", "Nml-Version", "Retry-After", "X-Request-ID",
+                ),
             )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,9 +88,13 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message.get("headers", ()), *_HEADERS, (b"x-request-id", request_id.encode())]
-                if not any(name == _CSP for name, _ in headers):
+                given = message.get("headers", ())
+                names = {name for name, _ in given}
+                headers = [*given, *_HEADERS, (b"x-request-id", request_id.encode())]
+                if _CSP not in names:
                     headers.append((_CSP, _STRICT))
+                if _CACHE not in names:
+                    headers.append((_CACHE, _NO_STORE))
                 message["headers"] = headers
                 self._measures.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
             await send(message)
@@ -91,7 +102,7 @@ class Guard:
         try:
             app = await self._admit(scope)
             if scope["method"] not in SAFE_METHODS:
-                receive = capped(receive, self._limit(scope["path"]))
+                receive = capped(receive, self._limit(scope["method"], scope["path"]))
             await app(scope, receive, answer)
         except Exception as error:
             problem = problem_of(error)
@@ -136,7 +147,7 @@ class Guard:
                 raise unauthorized("an API key is needed: send it as Authorization: Bearer nml_…")
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
-            check_announced(length, self._limit(path))
+            check_announced(length, self._limit(method, path))
         if foreign and self._across is not None:
             return self._across
         return next((route.go for route in self._direct if route.takes(scope)), self._app)
@@ -164,10 +175,12 @@ class Guard:
         found: Caller = caller if caller is not None else await self._state.keyring.look_up(text)
         return found
 
-    def _limit(self, path: str) -> int:
+    def _limit(self, method: str, path: str) -> int:
         """Bytes that a body may have."""
         if path == UPLOADS:
             return self._settings.max_upload_bytes + FORM_BYTES
+        if is_question(method, path):
+            return self._settings.max_query_bytes
         return self._settings.max_body_bytes
 
 

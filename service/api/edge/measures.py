@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from service.store.records import Kind
 
-KINDS: tuple[Kind, ...] = ("train", "sweep", "import")
+KINDS: tuple[Kind, ...] = ("train", "sweep", "import", "publish", "index")
 STATES = ("queued", "running", "cancelling", "succeeded", "failed", "cancelled")
 # A status read takes under a millisecond; an upload waits for its check.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)

@@ -53,6 +53,8 @@ def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
     assert "epoch 40/40" in told
     assert re.search(r"probe accuracy, test +9\d\.\d\d %", out)
     assert re.search(r"MLflow run [0-9a-f]{32}", out)
+    assert re.search(r"version [0-9a-hjkmnp-tv-z]{26}, 1,797 × \d+\.", out)
+    assert re.search(r"curl http://127\.0\.0\.1:\d+/v1/embeddings/latest/nodes/42\b", out)
     rows = re.findall(r"^ (7|42|1000|1500) +(\d) +(.+?), [01]\.\d{3} ", out, re.MULTILINE)
     assert [node for node, _, _ in rows] == ["7", "42", "1000", "1500"]
     same = sum(found.count(f"({digit})") for _, digit, found in rows)

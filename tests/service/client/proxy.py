@@ -18,21 +18,26 @@ class Proxy:
     Attributes:
         budgets: bytes of answers that each of the next connections lets through; when the list is empty, all.
         every: of each connection, if not None; goes before `budgets`.
+        lost: methods of requests that reach the target and whose answer does not come back, once for each entry.
         requests: first line of each request that the target has received whole.
     """
 
     target: tuple[str, int]
     budgets: list[int] = field(default_factory=list)
     every: int | None = None
+    lost: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
     def _serve(self, client: socket.socket) -> None:
         left = self.every if self.every is not None else self.budgets.pop(0) if self.budgets else None
+        doomed = threading.Event()
         with client, socket.create_connection(self.target) as server:
-            threading.Thread(target=self._upstream, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._upstream, args=(client, server, doomed), daemon=True).start()
             with suppress(OSError):
                 while piece := server.recv(65_536):  # the target has taken the request and begins to answer
+                    if doomed.is_set():
+                        break
                     client.sendall(piece if left is None else piece[:left])
                     if left is not None:
                         left -= len(piece)
@@ -42,11 +47,15 @@ class Proxy:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
-    def _upstream(self, client: socket.socket, server: socket.socket) -> None:
+    def _upstream(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         with suppress(OSError):
             while piece := client.recv(65_536):
-                if piece.split(b" ")[0] in (b"GET", b"POST", b"DELETE"):
+                method = piece.split(b" ")[0]
+                if method in (b"GET", b"POST", b"PUT", b"DELETE"):
                     self.requests.append(piece.split(FIRST_LINE)[0].decode())
+                    if method.decode() in self.lost:
+                        self.lost.remove(method.decode())
+                        doomed.set()
                 server.sendall(piece)
             server.shutdown(socket.SHUT_WR)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.client import ApiError, Client, Job, JobFailed, Sweep, Unreachable, _client
+from service.client import ApiError, Client, Job, JobFailed, Sweep, Unreachable, _paths
 from service.settings import Settings
 from service.store.records import Claim, NewEvent
 from tests.service.api.server import SMALL, Live, serving
@@ -66,7 +66,7 @@ def test_trials_and_best_settings_are_those_of_the_journal(live: Live, client: C
 
 
 def test_lists_go_through_all_pages_newest_first(monkeypatch, client: Client):
-    monkeypatch.setattr(_client, "PAGE", 3)
+    monkeypatch.setattr(_paths, "PAGE", 3)
     made = [client.submit(SMALL).id for _ in range(8)]
     sweep = client.submit_sweep(SWEEP)
     client.cancel(made[2])

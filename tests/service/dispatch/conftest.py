@@ -25,6 +25,8 @@ from service.store.records import TERMINAL, Event, Job, NewJob
 from tests.service.dispatch import standin_trainer
 
 STANDIN = (sys.executable, "-S", str(Path(standin_trainer.__file__)))
+DISPATCHER = Path(standin_trainer.__file__).with_name("dispatcher_process.py")
+ROOT = Path(__file__).resolve().parents[3]
 QUICK: dict[str, Any] = {
     "lease_seconds": 3.0, "poll_seconds": 0.05, "retry_seconds": 0.05, "retry_seconds_max": 0.5,
     "stop_grace_seconds": 5.0, "concurrency": 4, "memory_limit": "8GB", "min_free_bytes": 0,
@@ -74,6 +76,24 @@ def dispatching(settings: Settings, store: Store, orders: Orders) -> Iterator[Ca
     for _, thread in stops:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def process(settings: Settings) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts dispatchers as processes of their own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*fault: str, lease: float = 1.0) -> subprocess.Popen[bytes]:
+        quick = settings.model_copy(update={"lease_seconds": lease})
+        environment = os.environ | quick.environment() | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(DISPATCHER), *fault]
+        started.append(subprocess.Popen(command, env=environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """`python dispatcher_process.py [FAULT]`: a dispatcher with the stand-in trainer, in a process that can be killed.
 
-Settings come from the environment. FAULT is a place where it kills itself (PLACES).
+Settings come from the environment. FAULT is a place where it kills itself (PLACES, or CONCLUDED).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import open_store
 from service.store.claims import Claims
+from service.store.embeddings import Embeddings
 from tests.service.dispatch.conftest import STANDIN
 
 PLACES: dict[str, tuple[type, str, bool]] = {  # what is called there, and whether we die before or after
@@ -30,11 +31,12 @@ PLACES: dict[str, tuple[type, str, bool]] = {  # what is called there, and wheth
     "settling": (Care, "_settle", False),
     "finishing": (Claims, "finish", True),
 }
+CONCLUDED = "concluded"  # a version is ready, but the job that published it has not ended
 
 
 def die_at(place: str) -> None:
     """Let a real method be followed, or preceded, by kill -9 of this process."""
-    owner, name, afterwards = PLACES[place]
+    owner, name, afterwards = (PLACES | {CONCLUDED: (Embeddings, "finish", True)})[place]
     real = getattr(owner, name)
 
     def fatal(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -52,8 +52,16 @@ def test_sweeps_and_imports(settings):
     assert imported.memory_bytes == 10**9
 
 
+@pytest.mark.parametrize("kind", ["publish", "index"])
+def test_versions_and_their_indexes(settings, kind):
+    order = Orders(settings, ENVIRON).order(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
+    assert order.argv == ("python", "-P", "-m", "service.vectors", f"{settings.home}/jobs/v/spec.json")
+    assert order.environment["NML_HOME"] == str(settings.home)
+    assert order.environment["ARROW_DEFAULT_MEMORY_POOL"] == "system"
+
+
 @pytest.mark.parametrize("runner", ["local", "ray"])
-@pytest.mark.parametrize("kind", ["train", "sweep", "import"])
+@pytest.mark.parametrize("kind", ["train", "sweep", "import", "publish", "index"])
 def test_no_secret_of_the_service_reaches_a_job(settings, runner, kind):
     chosen = settings.model_copy(update={"runner": runner, "ray_jobs_url": "http://head:8265"})
     order = Orders(chosen, ENVIRON).order(replace(JOB, kind=kind))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,24 +16,6 @@ from tests.service.dispatch.conftest import curve, ended, events_of, processes_o
 from tests.service.dispatch.standin_trainer import losses
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def process(settings):
-    """Starts dispatchers as processes of their own."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*fault: str, lease: float = 1.0) -> subprocess.Popen[bytes]:
-        quick = settings.model_copy(update={"lease_seconds": lease})
-        environment = os.environ | quick.environment() | {"PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(Path(dispatcher_process.__file__)), *fault]
-        started.append(subprocess.Popen(command, env=environment))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.kill()
-        one.wait()
 
 
 @pytest.mark.slow

@@ -152,3 +152,17 @@ def test_the_reason_is_one_short_line_and_the_message_is_bounded():
     assert isinstance(again, Retry)
     assert again.reason == "infra: first line"
     assert len(classify(ended)[1]) == 4_000
+
+
+@pytest.mark.parametrize("kind", ["import", "publish", "index"])
+def test_jobs_of_the_service_follow_the_same_rules(kind):
+    again = decide(job(kind=kind), Outcome(None, signal.SIGKILL), NOW, SETTINGS)
+    assert isinstance(again, Retry)
+    assert (again.kind, again.infra_retries) == ("infra", 1)
+    again = decide(job(kind=kind), Outcome(4, kind="oom"), NOW, SETTINGS)
+    assert isinstance(again, Retry)
+    assert (again.kind, again.oom_retries) == ("oom", 1)
+    done = decide(job(kind=kind, oom_retries=2), Outcome(4), NOW, SETTINGS)
+    assert isinstance(done, Finish)
+    assert (done.state, done.kind) == ("failed", "oom")
+    assert decide(job(kind=kind), Outcome(3, message="bad"), NOW, SETTINGS) == Finish("failed", "invalid", "bad")

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,62 +14,16 @@ from service.store import Store, open_store
 from service.store.errors import Fenced, IdempotencyConflict, InUse, NotFound, QuotaExceeded, StateConflict, Unavailable
 from service.store.records import Claim, Idempotency, Job, NewEvent, NewJob
 from tests import postgres
+from tests.service.store.conftest import at_once
 
 NEW = NewJob("train", {"seed": 1}, "hash", "digits")
 HOST = "here"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Callable[[], postgres.PostgreSQL]]:
-    """Starts PostgreSQL when first asked for."""
-    with ExitStack() as stack:
-        started: list[postgres.PostgreSQL] = []
-
-        def get() -> postgres.PostgreSQL:
-            if not started:
-                started.append(stack.enter_context(postgres.running()))
-            return started[0]
-
-        yield get
-
-
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.skipif(postgres.MISSING, reason=postgres.MISSING_REASON)),
-    ]
-)
-def settings(request: pytest.FixtureRequest, tmp_path: Path, server: Callable[[], postgres.PostgreSQL]) -> Settings:
-    url = None if request.param == "sqlite" else server().new_database(f"t{secrets.token_hex(6)}")
-    return Settings(home=tmp_path, database_url=url)
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    opened = open_store(settings)
-    yield opened
-    opened.close()
 
 
 def claimed(store: Store, owner: str = "a", lease: float = 60.0) -> Job:
     job = store.claims.claim(owner, kinds=("train", "sweep"), lease_seconds=lease)
     assert job is not None
     return job
-
-
-def at_once(count: int, work: Callable[[int], object]) -> list[object]:
-    """Run `work` in so many threads that all begin at the same moment; exceptions are results."""
-    barrier = threading.Barrier(count)
-
-    def task(number: int) -> object:
-        barrier.wait()
-        try:
-            return work(number)
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(task, range(count)))
 
 
 def test_job_goes_its_way_and_every_step_is_an_event(store):

@@ -17,10 +17,11 @@ from trainer.errors import InvalidInput, NonFinite
 from trainer.graph import Graph
 from trainer.nn.encoder import Encoder
 from trainer.nn.views import Propagation
-from trainer.run.export import export_embeddings, read_embeddings
+from trainer.run.export import export_embeddings, read_embeddings, read_encoder
 from trainer.run.layerwise import model_digest
 
 NUMBERS = np.array([10, 7, 2**40, 3, -1])
+FILES = ("vectors.npy", "ids.npy", "encoder.safetensors")  # of a graph without labels
 NAMES = np.array(["a", "ü", 'c "c"\n', "", "日本"])
 
 
@@ -69,12 +70,12 @@ def test_the_manifest_vouches_for_every_file_and_says_where_they_come_from(tmp_p
     graph = ring()
     export(tmp_path, graph, epoch=3, dataset="ring")
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    files = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("vectors.npy", "ids.npy")}
+    files = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in FILES}
     assert manifest == {
         "rows": 5, "dim": 6, "dtype": "float32", "id_type": "int", "files": files, "epoch": 3, "dataset": "ring",
         "graph_sha256": graph.fingerprint(), "model_sha256": model_digest(make_encoder()),
     }  # fmt: skip
-    assert {path.name for path in tmp_path.iterdir()} == {"vectors.npy", "ids.npy", "manifest.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "manifest.json"}
 
 
 def test_many_text_ids_are_one_json_list(tmp_path):
@@ -123,5 +124,76 @@ def test_interrupted_after_the_vectors_are_there_only_the_rest_is_done_again(tmp
     assert (tmp_path / "vectors.npy").stat().st_ino == before.st_ino
     export(tmp_path / "whole", ring())
     assert read_embeddings(tmp_path)[0].tobytes() == read_embeddings(tmp_path / "whole")[0].tobytes()
-    assert {path.name for path in (tmp_path / "whole").iterdir()} == {"vectors.npy", "ids.npy", "manifest.json"}
-    assert {path.name for path in tmp_path.iterdir()} == {"vectors.npy", "ids.npy", "manifest.json", "whole"}
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {*FILES, "manifest.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "manifest.json", "whole"}
+
+
+def labelled(n: int = 5) -> Graph:
+    nodes = np.arange(n)
+    y = np.where(nodes % 3 == 2, -1, nodes % 3)
+    x = np.random.default_rng(0).standard_normal((n, 4))
+    return Graph.from_edges([nodes, (nodes + 1) % n], x, y=y, classes=("red", "grün"))
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_labels_are_the_users_own_and_vouched_for(tmp_path, mapped):
+    graph = labelled()
+    if mapped:
+        graph.save(tmp_path / "graph")
+        graph = Graph.open(tmp_path / "graph")
+    export(tmp_path / "out", graph)
+    labels = np.load(tmp_path / "out" / "labels.npy", allow_pickle=False)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (labels.dtype, labels.tolist()) == (np.int32, [0, 1, -1, 0, 1])
+    assert manifest["classes"] == ["red", "grün"]
+    assert manifest["files"]["labels.npy"] == hashlib.sha256(
+        (tmp_path / "out" / "labels.npy").read_bytes()
+    ).hexdigest()  # fmt: skip
+    assert read_embeddings(tmp_path / "out")[0].shape == (5, 6)
+
+
+def test_some_rows_come_with_their_own_labels_and_without_labels_none_stay(tmp_path):
+    export(tmp_path, labelled(), rows=range(1, 4))
+    assert np.load(tmp_path / "labels.npy").tolist() == [1, -1, 0]
+    assert len(read_embeddings(tmp_path)[0]) == 3
+    export(tmp_path, ring())
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "manifest.json"}
+    assert "classes" not in json.loads((tmp_path / "manifest.json").read_text())
+
+
+def test_labels_change_no_vector(tmp_path):
+    export(tmp_path / "with", labelled())
+    export(tmp_path / "without", ring())
+    assert (tmp_path / "with" / "vectors.npy").read_bytes() == (tmp_path / "without" / "vectors.npy").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", ["prelu", "rrelu_random"])
+def test_the_exported_encoder_is_the_one_that_made_the_vectors(tmp_path, dtype, activation):
+    spec = EncoderSpec(hidden=8, dim=6, layers=3, activation=activation)
+    encoder = Encoder(4, spec, generator=torch.Generator().manual_seed(3)).to(dtype)
+    if encoder.activation.slope is not None:
+        torch.nn.init.constant_(encoder.activation.slope, 0.125)  # as if learned
+    graph = ring()
+    export(tmp_path, graph, encoder)
+    again = read_encoder(tmp_path / "encoder.safetensors", EncoderSpec.model_validate_json(spec.model_dump_json()))
+    assert model_digest(again) == model_digest(encoder)
+    export(tmp_path / "again", graph, again)
+    assert (tmp_path / "again" / "vectors.npy").read_bytes() == (tmp_path / "vectors.npy").read_bytes()
+
+
+@pytest.mark.parametrize("spec", [EncoderSpec(hidden=9, dim=6), EncoderSpec(hidden=8, dim=6, layers=3)])
+def test_an_encoder_of_another_spec_is_refused(tmp_path, spec):
+    export(tmp_path, ring())
+    with pytest.raises(InvalidInput, match="no encoder of this spec"):
+        read_encoder(tmp_path / "encoder.safetensors", spec)
+
+
+def test_a_damaged_encoder_is_noticed(tmp_path):
+    export(tmp_path, ring())
+    file = tmp_path / "encoder.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(InvalidInput, match="checksum"):
+        read_embeddings(tmp_path)
+    with pytest.raises(InvalidInput, match="no encoder"):
+        read_encoder(file, EncoderSpec(hidden=8, dim=6))

@@ -1,0 +1,135 @@
+"""/v1/embeddings/{version}/embed and …/classify: what encoder and probe say of nodes; computed by another process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+
+from service.api.direct import DirectRoute
+from service.api.openapi import refusals
+from service.api.problems import Problem, invalid, unavailable
+from service.api.routes.retrieval import ONE, about, catalogue_of
+from service.api.vectors import nearest
+from service.api.vectors.answers import Plain, check_size, document, dumps, json_rows, matrix, results_json
+from service.api.vectors.bodies import read_question
+from service.api.vectors.catalogue import Served
+from service.api.vectors.described import answered, question
+from service.api.vectors.examples import CLASSES
+from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose
+from service.api.vectors.newcomers import Newcomers, blamed, labelled, newcomers
+from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
+from service.api.vectors.turns import Turns
+from service.inference import Inference
+from service.vectors.parquet import arrow_stream
+from trainer.errors import Infrastructure, InvalidInput
+
+MOST_PREDICTED = 100_000  # as JSON
+_RETRY = 5  # seconds
+_REFUSED = (400, 404, 406, 408, 409, 413, 415, 422)
+
+
+async def embed(request: Request, version: str) -> Plain:
+    """Vectors for nodes that were not in the graph, from their features and their edges to known nodes, as the trained
+    encoder gives them; also for known nodes with other features or edges. With `neighbors` also their nearest nodes."""
+    served, _ = await catalogue_of(request).find(version)
+    with about(served):
+        form = choose(asked(request.scope["headers"])[0], (JSON, RAW, NPY))
+        if not served.info.has_encoder:
+            raise Problem(409, "this version was published without its encoder; train again to embed new nodes")
+        wanted = await read_question(request, Embed)
+        if wanted.neighbors is not None and form != JSON:
+            raise invalid("neighbors", f"are told in {JSON} only; ask for that, or leave them out")
+        if wanted.neighbors is not None and wanted.neighbors.include_vectors:
+            floats = len(wanted.nodes) * wanted.neighbors.k * served.info.dim
+            check_size(floats, "neighbors.include_vectors", "ask for fewer neighbours, or without")
+        gathers: Turns = request.app.state.gathers
+        new = await gathers.run(newcomers, served, wanted)
+        try:
+            vectors = await _computed(request, served, "embed", {"nodes": len(new.ids)}, new.arrays)
+        except InvalidInput as error:
+            raise invalid(blamed(wanted, str(error)), str(error)) from None
+        if form != JSON:
+            return served.heads.once(form, matrix(form, vectors), rows=len(vectors))
+        searches: Turns = request.app.state.searches
+        work = gathers if wanted.neighbors is None else searches
+        return await work.run(_embedded, served, new, vectors, wanted.neighbors)
+
+
+def _embedded(served: Served, new: Newcomers, vectors: Any, options: NewNodeNeighbors | None) -> Plain:
+    members = {"ids": dumps(new.ids), "vectors": json_rows(vectors)}
+    if options is not None:
+        places = np.arange(len(vectors))
+        names = [at if name is None else name for at, name in enumerate(new.ids)]
+        exclude = None if options.include_self else new.replaces
+        queries = nearest.Queries(names, vectors, exclude, [], "nodes", places)
+        found = nearest.search(served, queries, options, options.filter)
+        members["results"] = results_json(found.names, found.ids, found.scores, found.vectors)
+    return served.heads.once(JSON, [document(served.heads, members)], rows=len(vectors))
+
+
+async def classify(request: Request, version: str) -> Plain:
+    """A probe learns from the labels given, and tells the class of other nodes, with its confidence. How good it is,
+    is measured on labels that it has not seen."""
+    served, _ = await catalogue_of(request).find(version)
+    with about(served):
+        form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
+        wanted = await read_question(request, Classify)
+        count = served.info.rows - len(wanted.ids) if wanted.predict is None else len(wanted.predict)
+        if form == JSON and count > MOST_PREDICTED:
+            raise invalid("predict", f"these are {count:,} nodes; name up to {MOST_PREDICTED:,}, or accept {ARROW}")
+        gathers: Turns = request.app.state.gathers
+        given = await gathers.run(labelled, served, wanted)
+        head = {"classes": len(given.classes), "seed": wanted.seed}
+        try:
+            found = await _computed(request, served, "classify", head, given.arrays)
+        except InvalidInput as error:
+            raise invalid("labels", str(error)) from None
+        return await gathers.run(_classified, served, form, given.classes, found)
+
+
+def _classified(served: Served, form: str, classes: list[int | str], found: dict[str, Any]) -> Plain:
+    ids = served.ids.ids_of(found["rows"])
+    labels = [classes[number] for number in found["classes"].tolist()]
+    if form == ARROW:
+        columns = {"id": ids, "label": labels, "confidence": found["confidence"]}
+        return served.heads.once(form, [arrow_stream(columns)])
+    members = {"classes": dumps(classes)}
+    members |= {name: dumps(found.get(name)) for name in ("accuracy", "deviation", "majority", "reason", "protocol")}
+    members |= {"ids": dumps(ids), "labels": dumps(labels), "confidence": dumps(found["confidence"])}
+    return served.heads.once(form, [document(served.heads, members)])
+
+
+async def _computed(request: Request, served: Served, what: str, head: dict[str, Any], arrays: Any) -> Any:
+    """What the other process answers.
+
+    Raises:
+        InvalidInput: it cannot be computed as asked.
+        Problem: 503, not now; 404, the version was deleted meanwhile.
+    """
+    inference: Inference = request.app.state.inference
+    try:
+        return await getattr(inference, what)(served.table.directory, head, arrays)
+    except (Infrastructure, TimeoutError) as error:
+        await catalogue_of(request).find(served.version)  # 404 if that is why
+        raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error
+
+
+def add_inductive(router: APIRouter) -> None:
+    """Add the paths."""
+    shared: dict[str, Any] = {
+        "tags": ["embeddings"], "methods": ["POST"], "response_model": None, "route_class_override": DirectRoute,
+    }  # fmt: skip
+    router.add_api_route(
+        ONE + "/embed", embed, operation_id="embed_nodes", summary="Embed new nodes", openapi_extra=question(Embed),
+        responses={
+            200: answered("Their vectors.", EmbedDocument, (JSON, RAW, NPY), shaped=True), **refusals(*_REFUSED),
+        },
+        **shared,
+    )  # fmt: skip
+    router.add_api_route(
+        ONE + "/classify", classify, operation_id="classify_nodes", summary="Tell the classes of nodes",
+        openapi_extra=question(Classify, examples=CLASSES),
+        responses={200: answered("Classes.", ClassifyDocument, (JSON, ARROW)), **refusals(*_REFUSED)}, **shared,
+    )  # fmt: skip

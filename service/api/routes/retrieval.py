@@ -1,0 +1,219 @@
+"""/v1/embeddings/{version}/…: vectors by node id, one or many, their neighbours, and whole tables."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api.body import media_type, read_bytes
+from service.api.direct import DirectRoute
+from service.api.openapi import refusals
+from service.api.problems import FieldError, Problem, not_valid, problem_of, unavailable
+from service.api.vectors import nearest
+from service.api.vectors.answers import (
+    FORMS,
+    TAGS,
+    Plain,
+    check_size,
+    lookup_body,
+    node_body,
+    with_version,
+)
+from service.api.vectors.bodies import SECONDS, as_matrix, parse_matrix, read_question
+from service.api.vectors.catalogue import Catalogue, Served
+from service.api.vectors.described import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
+from service.api.vectors.examples import LOOKUPS, NEIGHBORS
+from service.api.vectors.files import table_file
+from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose, has_it
+from service.api.vectors.schemas import (
+    MOST_NEIGHBORS,
+    MOST_QUERIES,
+    Backend,
+    Filter,
+    Lookup,
+    LookupDocument,
+    Metric,
+    NeighborOptions,
+    Neighbors,
+    NeighborsDocument,
+    NodeDocument,
+)
+from service.api.vectors.turns import Turns
+
+ONE = "/v1/embeddings/{version}"
+INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
+log = logging.getLogger("service.api")
+_POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
+
+
+def catalogue_of(request: Request) -> Catalogue:
+    catalogue: Catalogue = request.app.state.catalogue
+    return catalogue
+
+
+@contextmanager
+def about(served: Served) -> Iterator[None]:
+    """Refusals within tell which version they are about."""
+    try:
+        yield
+    except Exception as error:
+        problem = problem_of(error)
+        if problem.status == 500:
+            raise
+        raise with_version(problem, served.version) from error
+
+
+class NodeRoute(DirectRoute):
+    """An id is whatever follows, also with slashes and line breaks in it."""
+
+    def __init__(self, path: str, endpoint: Any, **options: Any):
+        super().__init__(path, endpoint, **options)
+        self.path_regex = re.compile(r"/v1/embeddings/(?P<version>[^/]+)/nodes/(?P<node>.*)\Z", re.DOTALL)
+
+
+async def show_node(request: Request, version: str, node: str) -> Plain:
+    """One vector by the node's own id, percent-encoded."""
+    catalogue: Catalogue = request.scope["app"].state.catalogue
+    served, pinned = await catalogue.find(version)
+    row = served.ids.row_of(node)
+    if row is None:
+        raise with_version(Problem(404, "there is no node with this id in this version"), served.version)
+    accept, match = asked(request.scope["headers"])
+    form = JSON if accept is None else choose(accept, FORMS)
+    heads = served.heads
+    tag = b'"%s-%d-%s"' % (heads.version, row, TAGS[form])
+    if match is not None and has_it(match, tag):
+        return heads.unchanged(form, pinned, tag)
+    label = None
+    if served.labels is not None and (number := int(served.labels[row])) >= 0:
+        label = served.info.classes[number]  # type: ignore[index]
+    name = int(node) if served.info.id_type == "int" else node
+    body = node_body(heads, form, name, served.vectors[row], label)
+    return Plain(body, heads.kept(form, pinned, tag, len(body[0])))
+
+
+async def look_up(request: Request, version: str) -> Plain:
+    """Vectors of up to 10,000 nodes. Binary forms have a row for every id, NaN (Arrow: null) for unknown ones."""
+    served, _ = await catalogue_of(request).find(version)
+    with about(served):
+        form = choose(asked(request.scope["headers"])[0], FORMS)
+        ids = (await read_question(request, Lookup)).ids
+        check_size(len(ids) * served.info.dim, "ids", "ask for fewer at a time")
+        if len(ids) <= INLINE_ROWS:
+            return _looked_up(served, form, ids)
+        gathers: Turns = request.app.state.gathers
+        return await gathers.run(_looked_up, served, form, ids)
+
+
+def _looked_up(served: Served, form: str, ids: list[int | str]) -> Plain:
+    rows = served.ids.rows_of(ids)
+    unknown = rows < 0
+    body = lookup_body(served.heads, form, ids, served.table.take(rows), unknown)
+    return served.heads.once(form, body, rows=len(ids), unknown=int(np.count_nonzero(unknown)))
+
+
+def add_retrieval(router: APIRouter) -> None:
+    """Add the paths."""
+    shared: dict[str, Any] = {"tags": ["embeddings"]}
+    router.add_api_route(
+        ONE + "/nodes/{node:path}", show_node, methods=["GET"], operation_id="get_node", summary="Get a node's vector",
+        responses={
+            200: answered("Its vector.", NodeDocument, FORMS, kept=True), 304: UNCHANGED, **refusals(404, 406, 409),
+        },
+        response_model=None, route_class_override=NodeRoute, **shared,
+    )  # fmt: skip
+    router.add_api_route(
+        ONE + "/lookup", look_up, methods=["POST"], operation_id="look_up", summary="Get the vectors of many nodes",
+        openapi_extra=question(Lookup, examples=LOOKUPS),
+        responses={200: answered("Their vectors.", LookupDocument, FORMS, shaped=True), **refusals(*_POSTED)},
+        response_model=None, route_class_override=DirectRoute, **shared,
+    )  # fmt: skip
+
+    @router.post(
+        ONE + "/neighbors", operation_id="find_neighbors", summary="Find the nearest nodes", response_model=None,
+        openapi_extra=question(Neighbors, binary=True, examples=NEIGHBORS),
+        responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW)), **refusals(*_POSTED)}, **shared,
+    )  # fmt: skip
+    async def neighbors(
+        request: Request,
+        version: str,
+        k: Annotated[int | None, Query(ge=1, le=MOST_NEIGHBORS)] = None,
+        metric: Annotated[Metric | None, Query()] = None,
+        backend: Annotated[Backend | None, Query()] = None,
+        include_vectors: Annotated[bool | None, Query()] = None,
+        labels: Annotated[list[str] | None, Query(max_length=1_000, description="only nodes with one of them")] = None,
+    ) -> Response:
+        """By ids or by vectors. A binary body holds vectors; then the options stand in the query."""
+        given = {"k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors, "labels": labels}
+        given = {name: value for name, value in given.items() if value is not None}
+        served, _ = await catalogue_of(request).find(version)
+        with about(served):
+            form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
+            kind = media_type(request, (JSON, RAW, NPY))
+            if kind == JSON:
+                if given:
+                    why = "belongs into the body; only with a binary body it stands in the query"
+                    raise not_valid([FieldError(name, why) for name in given])
+                wanted = await read_question(request, Neighbors)
+                options: NeighborOptions = wanted
+                work = (_searched, served, form, wanted, options, wanted.filter)
+            else:
+                data = await read_bytes(request, seconds=SECONDS)
+                chosen = Filter(labels=given.pop("labels")) if given.get("labels") else None
+                options = NeighborOptions(**given)
+                matrix = parse_matrix(kind, data, served.info.dim, MOST_QUERIES)
+                work = (_searched, served, form, matrix, options, chosen)
+            searches: Turns = request.app.state.searches
+            return await searches.run(*work)
+
+    @router.get(
+        ONE + "/download", response_class=Response, operation_id="download_embeddings",
+        summary="Download a whole table",
+        responses={
+            200: {
+                "description": "npy: vectors [N, dim] in float32; ids: their ids, as .npy (whole numbers) or JSON "
+                "(text), in the same order; parquet: both, and labels where there are any.",
+                "content": {NPY: BINARY, "application/vnd.apache.parquet": BINARY, JSON: {"schema": {}}},
+                "headers": FILE_HEADERS,
+            },
+            206: PARTIAL, 304: UNCHANGED, **refusals(400, 404, 409, 416, 422, 507),
+        },
+        **shared,
+    )  # fmt: skip
+    async def download(
+        request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
+    ) -> Response:
+        """With ranges and entity tags, so that a broken download can go on."""
+        for is_last in (False, True):
+            served, pinned = await catalogue_of(request).find(version)
+            with about(served):
+                try:
+                    file = await request.app.state.gathers.run(table_file, served, format, pinned=pinned)
+                except FileNotFoundError:  # deleted since; or is it?
+                    if is_last:
+                        log.exception("version %s is published, but its files are gone", served.version)
+                        raise unavailable("the files of this version cannot be read now", seconds=30) from None
+                    await catalogue_of(request).refresh()
+                    continue
+            if has_it(asked(request.scope["headers"])[1], file.tag):
+                file.close()
+                return file.unchanged()
+            return file
+
+
+def _searched(served: Served, form: str, asked_with: Any, options: NeighborOptions, chosen: Filter | None) -> Plain:
+    """asked_with: the question, or vectors [q, dim]."""
+    if not isinstance(asked_with, Neighbors):
+        queries = nearest.by_vectors(asked_with)
+    elif asked_with.ids is not None:
+        queries = nearest.by_ids(served, asked_with.ids, options)
+    else:
+        queries = nearest.by_vectors(as_matrix(asked_with.vectors or [], served.info.dim))
+    found = nearest.search(served, queries, options, chosen)
+    return served.heads.once(form, [nearest.body(served, form, found)], unknown=len(found.unknown))

@@ -1,0 +1,183 @@
+"""From arrays to the bytes of an answer: JSON, raw float32, .npy or an Arrow stream.
+
+JSON is written by orjson, with the shortest digits that give back the very same float32. Large matrices are written in
+pieces, so that other threads get their turn in between: orjson holds the GIL.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.api.problems import Problem, invalid
+from service.api.vectors.negotiate import ARROW, ASK_AGAIN, FOREVER, JSON, NPY, RAW
+from service.vectors.parquet import lookup_arrow
+
+MOST_FLOATS = 33_554_432  # in one answer: 128 MB of them
+PIECE_FLOATS = 1 << 16  # written at a time as JSON: about a millisecond
+FORMS = (JSON, RAW, NPY, ARROW)
+TAGS = {JSON: b"json", RAW: b"raw", NPY: b"npy", ARROW: b"arrow"}
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+Piece = bytes | memoryview
+Pairs = list[tuple[bytes, bytes]]
+Floats = NDArray[np.float32]
+
+
+class Plain(Response):
+    """A response whose headers and body are bytes already; starlette's own takes several times as long to make."""
+
+    background = None
+
+    def __init__(self, pieces: Sequence[Piece], headers: Pairs, status: int = 200):
+        self.pieces, self.raw_headers, self.status_code = pieces, headers, status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        *some, last = self.pieces
+        for piece in some:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": last})
+
+
+class Heads:
+    """Headers of answers from one version, made once."""
+
+    def __init__(self, version: str, dim: int):
+        self.version = version.encode()
+        self.json_start = b'{"version":%s,' % orjson.dumps(version)
+        self.npy_row = npy_head((dim,))
+        shared = [(b"nml-version", self.version), (b"vary", b"Accept")]
+        self._kept = {
+            (form, pinned): [
+                *shared, (b"content-type", form.encode()), (b"cache-control", FOREVER if pinned else ASK_AGAIN)
+            ]
+            for form in FORMS
+            for pinned in (False, True)
+        }  # fmt: skip
+        self._once = {form: [*shared, (b"content-type", form.encode())] for form in FORMS}
+        self._size = [(b"nml-dimension", b"%d" % dim)]
+
+    def kept(self, form: str, pinned: bool, tag: bytes, size: int) -> Pairs:
+        """Of an answer that the client may keep."""
+        return [*self._kept[form, pinned], (b"etag", tag), (b"content-length", b"%d" % size)]
+
+    def unchanged(self, form: str, pinned: bool, tag: bytes) -> Plain:
+        """304: the client has it."""
+        headers = [pair for pair in self._kept[form, pinned] if pair[0] != b"content-type"]
+        return Plain([b""], [*headers, (b"etag", tag)], 304)
+
+    def once(self, form: str, body: Sequence[Piece], *, rows: int | None = None, unknown: int | None = None) -> Plain:
+        """An answer to a question that was posed in a body."""
+        headers = [*self._once[form], (b"content-length", b"%d" % sum(map(len, body)))]
+        if rows is not None:
+            headers += [*self._size, (b"nml-rows", b"%d" % rows)]
+        if unknown is not None:
+            headers.append((b"nml-unknown", b"%d" % unknown))
+        return Plain(body, headers)
+
+
+def dumps(value: Any) -> bytes:
+    """JSON of texts, numbers and float32 arrays (as numbers that give back the same float32).
+
+    Whole numbers beyond 64 bits, which only clients can name, are written as they came.
+    """
+    try:
+        return orjson.dumps(value, option=_NUMPY)
+    except TypeError:
+        if isinstance(value, list):
+            return b"[%s]" % b",".join(dumps(item) for item in value)
+        if isinstance(value, int):
+            return b"%d" % value
+        raise
+
+
+def json_rows(vectors: Floats) -> bytes:
+    """JSON of a matrix [n, dim]."""
+    count, dim = vectors.shape
+    step = max(1, PIECE_FLOATS // max(dim, 1))
+    pieces = (orjson.dumps(vectors[at : at + step], option=_NUMPY)[1:-1] for at in range(0, count, step))
+    return b"[%s]" % b",".join(pieces)
+
+
+def npy_head(shape: tuple[int, ...]) -> bytes:
+    """What stands before the numbers in a .npy file of float32."""
+    head = io.BytesIO()
+    npy.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return head.getvalue()
+
+
+def raw(vectors: Floats) -> memoryview:
+    """The numbers as they are in memory, little-endian, without a copy."""
+    return memoryview(np.ascontiguousarray(vectors, "<f4").reshape(-1)).cast("B")
+
+
+def matrix(form: str, vectors: Floats) -> list[Piece]:
+    """Vectors [n, dim] as raw numbers or .npy."""
+    return [raw(vectors)] if form == RAW else [npy_head(vectors.shape), raw(vectors)]
+
+
+def node_body(heads: Heads, form: str, name: int | str, vector: Floats, label: str | None) -> list[Piece]:
+    """One node's answer; name: its id as the table has it, vector: [dim]."""
+    match form:
+        case "application/json":
+            end = b"}" if label is None else b',"label":%s}' % orjson.dumps(label)
+            numbers = orjson.dumps(vector, option=_NUMPY)
+            return [b'%s"id":%s,"vector":%s%s' % (heads.json_start, orjson.dumps(name), numbers, end)]
+        case "application/octet-stream":
+            return [vector.tobytes()]
+        case "application/x-npy":
+            return [heads.npy_row + vector.tobytes()]
+    return [lookup_arrow([name], vector[None])]
+
+
+def lookup_body(
+    heads: Heads, form: str, names: Sequence[int | str], vectors: Floats, unknown: NDArray[np.bool_]
+) -> list[Piece]:
+    """names: as asked; vectors: [n, dim], NaN where unknown [n]."""
+    if form == ARROW:
+        return [lookup_arrow(names, vectors, unknown)]
+    if form != JSON:
+        return matrix(form, vectors)
+    missing = [names[at] for at in np.flatnonzero(unknown)]
+    found = names if not missing else [names[at] for at in np.flatnonzero(~unknown)]
+    vectors = vectors if not missing else vectors[~unknown]
+    parts = (heads.json_start, dumps(found), json_rows(vectors), dumps(missing))
+    return [b'%s"ids":%s,"vectors":%s,"unknown":%s}' % parts]
+
+
+def results_json(
+    queries: Sequence[int | str], ids: Sequence[Sequence[int | str]], scores: Sequence[Floats],
+    vectors: Sequence[Floats] | None,
+) -> bytes:  # fmt: skip
+    """JSON of what was found for each query."""
+    parts = []
+    for at, query in enumerate(queries):
+        more = b"" if vectors is None else b',"vectors":%s' % json_rows(vectors[at])
+        parts.append(b'{"query":%s,"ids":%s,"scores":%s%s}' % (dumps(query), dumps(ids[at]), dumps(scores[at]), more))
+    return b"[%s]" % b",".join(parts)
+
+
+def document(heads: Heads, members: Mapping[str, bytes]) -> bytes:
+    """A JSON object that begins with the version; its members are JSON already."""
+    return heads.json_start + b",".join(b'"%s":%s' % (name.encode(), text) for name, text in members.items()) + b"}"
+
+
+def check_size(floats: int, field: str, remedy: str) -> None:
+    """Raises Problem 422 where an answer would be too large."""
+    if floats > MOST_FLOATS:
+        raise invalid(field, f"the answer would hold {floats:,} numbers, and may hold {MOST_FLOATS:,}; {remedy}")
+
+
+def with_version(problem: Problem, version: str) -> Problem:
+    """A refusal that tells which version it is about."""
+    problem.headers.setdefault("Nml-Version", version)
+    return problem

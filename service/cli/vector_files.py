@@ -1,0 +1,75 @@
+"""`nml export`: a whole table of embeddings as a file, however large; cut off, the same command goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from service.cli.connect import KeyOption, UrlOption, connected, say
+from service.cli.embeddings import JsonOption, RefArgument
+
+DOWNLOAD_PATIENCE = 60.0  # seconds
+
+
+class FormatName(StrEnum):
+    """What the file holds."""
+
+    NPY = "npy"
+    PARQUET = "parquet"
+    IDS = "ids"
+
+
+def export(
+    out: Annotated[Path, typer.Option(help="the file; grows as FILE.part until it is complete", metavar="FILE")],
+    ref: RefArgument = "latest",
+    format: Annotated[
+        FormatName | None,
+        typer.Option(
+            help="npy: float32 vectors; ids: the ids of their rows; parquet: both, with labels. Default: parquet if "
+            "FILE ends so, else npy"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Download all vectors of a version. The same command after a cut goes on where it stopped.
+
+    nml export latest --out vectors.npy
+    nml export latest --out vectors.parquet
+    """
+    kind = format or (FormatName.PARQUET if out.suffix.lower() == ".parquet" else FormatName.NPY)
+    try:
+        with connected(url, key, patience=DOWNLOAD_PATIENCE) as client, _progress() as progress:
+            version = client.vectors.download(ref, out, kind.value, progress)
+    except KeyboardInterrupt:
+        say("Interrupted; the same command goes on from there.")
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(version.document, indent=2))
+    else:
+        say(f"{version.rows:,} × {version.dim} of version {version.version} ({kind.value}) are in {out}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error if that is a terminal, else nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("[bold]downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TextColumn("left"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as bars:
+        task = bars.add_task("downloading", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

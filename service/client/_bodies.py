@@ -1,0 +1,111 @@
+"""Questions about embeddings as bytes, and arrays in answers: JSON and npy, from and to numpy. Never a pickle."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from trainer.errors import Infrastructure, InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+NPY, JSON = "application/x-npy", "application/json"
+
+
+def node_ids(ids: Any) -> Any:
+    """Node ids as a list that JSON can hold.
+
+    Raises:
+        InvalidInput: one is neither a whole number nor text.
+    """
+    if isinstance(ids, str | bytes):
+        raise InvalidInput("give node ids as a list, also a single one")
+    found = ids.tolist() if hasattr(ids, "tolist") else [node.item() if hasattr(node, "item") else node for node in ids]
+    for at, node in enumerate(found):
+        if not isinstance(node, int | str) or isinstance(node, bool):
+            raise InvalidInput(f"ids.{at}: {node!r} is no node id; ids are whole numbers or text")
+    return found
+
+
+def matrix(vectors: Any) -> Floats:
+    """Queries as float32 [q, dim]; a single one may be [dim].
+
+    Raises:
+        InvalidInput: they are something else.
+    """
+    import numpy as np
+
+    try:
+        found = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"vectors: not an array of numbers [q, dim] ({error})") from error
+    if found.ndim != 2:
+        raise InvalidInput(f"vectors: an array of shape {list(found.shape)} is no list of vectors [q, dim]")
+    return np.ascontiguousarray(found)
+
+
+def starts(items: Any, size: int) -> range:
+    """Where parts begin; a single empty one of nothing, so that the service says what it thinks of it."""
+    return range(0, max(1, len(items)), size)
+
+
+def as_json(document: Any) -> bytes:
+    """A JSON body; numpy's arrays and numbers become plain ones.
+
+    Raises:
+        InvalidInput: something in it has no form in JSON, such as NaN.
+    """
+    try:
+        return json.dumps(document, allow_nan=False, default=_plain).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"this cannot be written as JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """What numpy has instead of lists and numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def as_npy(array: Floats) -> bytes:
+    """An array as the bytes of an npy file."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def accepting(kind: str) -> dict[str, str]:
+    """The header that asks for an answer of this kind; refusals are problem documents in any case."""
+    return {"Accept": f"{kind}, application/problem+json"}
+
+
+def array_from(response: httpx.Response) -> Floats:
+    """The array in an answer.
+
+    Raises:
+        Infrastructure: it is something else.
+    """
+    import numpy as np
+
+    try:
+        found: Floats = np.load(io.BytesIO(response.content), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise Infrastructure(f"{response.url} did not send an array: {error}") from error
+    return found
+
+
+def version_of(response: httpx.Response) -> str:
+    """Which version has answered."""
+    version: str | None = response.headers.get("nml-version")
+    if version is None:
+        raise Infrastructure(f"{response.url} does not say which version answers; something on the way drops it")
+    return version

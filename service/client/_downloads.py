@@ -1,0 +1,172 @@
+"""Files from the service, of any size: a cut connection is taken up where it was, and so is a download begun earlier.
+
+A part of a file counts only together with the entity tag it was sent under (RFC 9110, If-Range): if the file is another
+one by now, the service sends all of it, so no file is ever made of two.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx
+
+from service.client._errors import ApiError, Unreachable
+from service.client._wire import CONNECT_SECONDS, Wire
+from trainer.errors import Infrastructure, InvalidInput
+from trainer.run.atomic import sync_directory, write_atomically
+
+FIRST_BYTE_SECONDS = 900.0  # of silence: a Parquet file is written when it is first asked for
+
+Progress = Callable[[int, int], None]  # bytes so far, bytes in all
+
+
+def fetch(
+    wire: Wire,
+    path: str,
+    file: BinaryIO,
+    *,
+    etag: str | None = None,
+    begun: Callable[[str | None], None] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> None:
+    """Fill a file; a lost connection is taken up where it was. `options` are httpx's.
+
+    Args:
+        file: open for reading and writing; what it holds is the beginning, if `etag` says of what.
+        begun: told the entity tag when the file is begun anew, before its first byte is written.
+
+    Raises:
+        Infrastructure: what comes is not what was asked for.
+    """
+    patience = wire.patience()
+    while True:
+        have = file.seek(0, os.SEEK_END)
+        # The last byte is asked for again: of a file that is complete already, "the rest" would be refused.
+        start, resuming = max(0, have - 1), have > 0 and etag is not None
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        headers |= {"Range": f"bytes={start}-", "If-Range": str(etag)} if resuming else {}
+        try:
+            with wire.opened("GET", path, headers=headers, **options) as response:
+                if response.status_code == httpx.codes.PARTIAL_CONTENT:
+                    _check_part(wire, response, start if resuming else None)
+                else:
+                    start, etag = 0, _strong(response.headers.get("etag"))
+                    file.seek(0)
+                    file.truncate()
+                    if begun is not None:
+                        begun(etag)
+                _receive(response, file, start, progress, patience.reset)
+            return
+        except (ApiError, Unreachable) as error:
+            if resuming and isinstance(error, ApiError) and error.status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                etag = None  # the file is shorter than what we have, so that is of another one
+                continue
+            patience.pause(error)
+
+
+def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = None, **options: Any) -> None:
+    """Store a file under `target`, complete or not at all; until then it grows as `target`.part beside it.
+
+    The same call after a crash goes on with that part. An existing `target` is replaced.
+
+    Raises:
+        InvalidInput: the place cannot be written, or another process is downloading to it.
+        Infrastructure: the disk is full or failed; the part is kept.
+    """
+    part, note = target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.etag")
+    source = str(httpx.URL(f"{wire.url}/{path}", params=options.get("params")))
+
+    def begun(etag: str | None) -> None:
+        write_atomically(note, lambda temporary: _write(temporary, f"{source}\n{etag or ''}"))
+
+    with _taken(target, part) as file:
+        try:
+            timeout = httpx.Timeout(FIRST_BYTE_SECONDS, connect=CONNECT_SECONDS)
+            etag = _noted(note, source)
+            fetch(wire, path, file, etag=etag, begun=begun, progress=progress, timeout=timeout, **options)
+            os.fsync(file.fileno())
+            os.replace(part, target)
+            note.unlink(missing_ok=True)
+            sync_directory(target.parent)
+        except OSError as error:
+            raise Infrastructure(
+                f"{part}: {error.strerror or error}. Make room and give the same command again: it goes on from there."
+            ) from error
+
+
+@contextmanager
+def _taken(target: Path, part: Path) -> Iterator[BinaryIO]:
+    """The part file, unbuffered, while no other process writes it."""
+    if target.is_dir():
+        raise InvalidInput(f"{target}: is a directory; name a file")
+    try:
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # as it is, not emptied
+    except OSError as error:
+        raise InvalidInput(
+            f"{part}: cannot be written ({error.strerror}). Name a file in a folder of yours."
+        ) from error
+    with open(handle, "r+b", buffering=0) as file:  # no buffer, so that a full disk is told where it is met, once
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # not ours if it was finished, and renamed, between opening and locking
+            current = part.stat().st_ino == os.fstat(file.fileno()).st_ino
+        except OSError:
+            current = False
+        if not current:
+            raise InvalidInput(f"{part}: another process is downloading to it; wait for it, or name another file")
+        try:
+            yield file
+        finally:
+            if not os.fstat(file.fileno()).st_size:  # refused: nothing to go on with
+                part.unlink(missing_ok=True)
+
+
+def _receive(
+    response: httpx.Response, file: BinaryIO, start: int, progress: Progress | None, alive: Callable[[], None]
+) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise Infrastructure(f"{response.url} is sent encoded by something on the way, although that was not asked for")
+    length = response.headers.get("content-length", "")
+    total, done = start + int(length) if length.isdigit() else None, start
+    file.seek(start)
+    for piece in response.iter_raw():
+        view = memoryview(piece)
+        while view:  # a file without a buffer may take less than it is given
+            view = view[file.write(view) :]
+        done += len(piece)
+        alive()
+        if progress is not None:
+            progress(done, max(done, total or 0))
+    if total is not None and done != total:
+        raise Infrastructure(f"{response.url} has {total} bytes, of which {done} came; download it again")
+
+
+def _check_part(wire: Wire, response: httpx.Response, start: int | None) -> None:
+    told = response.headers.get("content-range", "")
+    if start is None or not told.startswith(f"bytes {start}-"):
+        asked = "all of it" if start is None else f"bytes from {start} on"
+        raise Infrastructure(f"{wire.url} sends {told or 'some part'} of a file where {asked} was asked for")
+
+
+def _strong(etag: str | None) -> str | None:
+    """Weak tags do not promise the same bytes."""
+    return None if etag is None or etag.startswith("W/") else etag
+
+
+def _noted(note: Path, source: str) -> str | None:
+    """The entity tag of the part that is there; None if it is of something else."""
+    try:
+        of, _, etag = note.read_text(encoding="utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return etag if of == source and etag.isprintable() and etag.isascii() and etag else None
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

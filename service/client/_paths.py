@@ -1,0 +1,48 @@
+"""Where things are: paths from names that come from outside, and lists that come in pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from service.client._wire import Wire
+from trainer.errors import InvalidInput
+
+PAGE = 100
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def path_of(*parts: str) -> str:
+    """Parts joined; the second and later ones come from outside and may not change where the path leads."""
+    return "/".join([parts[0], *map(segment, parts[1:])])
+
+
+def segment(text: str) -> str:
+    """The text, if it can be an id or name of the service's.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not _SEGMENT.fullmatch(text):
+        raise InvalidInput(f"{text!r} cannot be the id or name of anything here; ids have letters, digits, . _ and -")
+    return text
+
+
+def quoted(node: int | str) -> str:
+    """A node id, which may be any text, as the end of a path. Dots too: `..` would lead elsewhere."""
+    return quote(str(node), safe="").replace(".", "%2E")
+
+
+def pages(wire: Wire, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
+    """The items of a list, asked for page by page; at most `limit`."""
+    asked = {name: value for name, value in query.items() if value is not None}
+    left = limit
+    while left is None or left > 0:
+        page = wire.document("GET", path, params={**asked, "limit": PAGE if left is None else min(PAGE, left)})
+        yield from page["items"]
+        left = None if left is None else left - len(page["items"])
+        if page["next"] is None:
+            return
+        asked["cursor"] = page["next"]

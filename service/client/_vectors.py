@@ -1,0 +1,319 @@
+"""Embeddings by node id: `client.vectors`. numpy in and out; vectors travel as raw float32.
+
+vectors = client.vectors.lookup("latest", [42, "p-991"]).vectors                  # [2, dim]
+found = client.vectors.neighbors("latest", ids=[42], k=10)                        # found.ids[0], found.scores[0]
+client.vectors.download("latest", "vectors.npy")                                  # resumes where it was cut
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from service.client import _vector_documents as _read
+from service.client._bodies import (
+    JSON,
+    NPY,
+    accepting,
+    array_from,
+    as_json,
+    as_npy,
+    matrix,
+    node_ids,
+    starts,
+    version_of,
+)
+from service.client._documents import Job, job_from
+from service.client._downloads import Progress, save
+from service.client._errors import ApiError, JobFailed
+from service.client._paths import pages, path_of, quoted, segment
+from service.client._vector_documents import Alias, Classified, Embedded, Lookup, Neighbors, NodeId, Version
+from service.client._wire import CONNECT_SECONDS, Wire
+from trainer.errors import Infrastructure, InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+LOOKUP_IDS = 10_000  # the service takes so many at a time; more are asked for in parts
+QUERIES = 1_000
+ANSWER_SECONDS = 300.0  # a search of everything, or an encoder that is loaded first, may take a while
+_PATIENT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+LONGEST_POLL = 2.0  # seconds
+_EMBEDDINGS, _ALIASES = "v1/embeddings", "v1/aliases"
+
+
+class Vectors:
+    """Published embeddings of one service.
+
+    `ref` is a version (the id of the training job it comes from) or an alias, such as `latest` or `latest.DATASET`. An
+    answer is always of one version, and says which. Node ids are the user's own; 42 and "42" are the same.
+    """
+
+    def __init__(self, wire: Wire):
+        self._wire = wire
+
+    # Versions
+
+    def get(self, ref: str) -> Version:
+        """All about a version."""
+        return _read.version_from(self._wire.document("GET", path_of(_EMBEDDINGS, ref)))
+
+    def list(self, dataset: str | None = None, *, limit: int | None = None) -> Iterator[Version]:
+        """Versions, newest first; of one data set, by name or reference, if given."""
+        return map(_read.version_from, pages(self._wire, _EMBEDDINGS, {"dataset": dataset}, limit))
+
+    def publish(self, job: str | Job) -> Version:
+        """Publish the embeddings of a job that has succeeded. Usually done by itself; a failed one is tried again."""
+        name = job.id if isinstance(job, Job) else job
+        return _read.version_from(self._send("POST", _EMBEDDINGS, {"job": segment(name)}))
+
+    def wait(self, job: str | Job | Version, timeout: float | None = None) -> Version:
+        """The version that a training job makes, once it is ready.
+
+        Raises:
+            JobFailed: training or publishing failed; says why.
+            TimeoutError: it is not ready within `timeout` seconds. It goes on.
+        """
+        name = job if isinstance(job, str) else job.id if isinstance(job, Job) else job.version
+        until, pause, trained = None if timeout is None else time.monotonic() + timeout, 0.05, False
+        while True:
+            try:
+                found = self.get(name)
+                if found.state == "ready":
+                    return found
+                if found.state == "failed":
+                    raise JobFailed(found.version, "infra", f"not published: {found.failure or 'no reason given'}")
+            except ApiError as error:
+                if error.status != httpx.codes.NOT_FOUND or trained:
+                    raise
+                trained = self._has_trained(name, error)
+                if trained:
+                    continue  # a job and its version change at once, so now there is one, or none will come
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"the embeddings of {name} are not ready after {timeout:g} s")
+            time.sleep(pause if left is None else min(pause, left))
+            pause = min(1.5 * pause, LONGEST_POLL)
+
+    def delete(self, version: str) -> None:
+        """Remove a version and its files; refused while somebody's alias points to it."""
+        self._wire.delete(path_of(_EMBEDDINGS, version))
+
+    def build_index(self, ref: str, kind: Literal["hnsw", "ivf"] = "hnsw") -> Version:
+        """Have a search index built in the background; one that is there stays."""
+        version = self.get(ref).version
+        return _read.version_from(self._send("POST", path_of(_EMBEDDINGS, version, "index"), {"kind": kind}))
+
+    # By node id
+
+    def vector(self, ref: str, node: NodeId) -> Floats:
+        """float32 [dim] of one node.
+
+        Raises:
+            ApiError: 404, the version has no such node.
+        """
+        (node,) = node_ids([node])
+        path = f"{path_of(_EMBEDDINGS, ref, 'nodes')}/{quoted(node)}"
+        return array_from(self._wire.request("GET", path, headers=accepting(NPY))).reshape(-1)
+
+    def lookup(self, ref: str, ids: Iterable[NodeId] | np.ndarray[Any, Any]) -> Lookup:
+        """Vectors of any number of nodes, all of one version; nodes that it does not have are NaN rows and named."""
+        import numpy as np
+
+        nodes, parts, version = node_ids(ids), [], None
+        for start in starts(nodes, LOOKUP_IDS):
+            path = path_of(_EMBEDDINGS, version or ref, "lookup")
+            response = self._ask(path, {"ids": nodes[start : start + LOOKUP_IDS]}, accept=NPY)
+            version = version_of(response)
+            parts.append(array_from(response))
+        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(vectors) != len(nodes):
+            raise Infrastructure(f"{self._wire.url} sent {len(vectors)} vectors for {len(nodes)} ids")
+        missing = np.flatnonzero(np.isnan(vectors[:, :1]).any(axis=1))
+        return Lookup(str(version), vectors, [nodes[row] for row in missing])
+
+    def neighbors(
+        self,
+        ref: str,
+        ids: Iterable[NodeId] | np.ndarray[Any, Any] | None = None,
+        *,
+        vectors: Any = None,
+        k: int = 10,
+        metric: Literal["cosine", "dot"] = "cosine",
+        labels: Sequence[str] | None = None,
+        among: Iterable[NodeId] | None = None,
+        include_vectors: bool = False,
+        include_self: bool = False,
+        backend: Literal["auto", "exact", "hnsw", "ivf"] = "auto",
+    ) -> Neighbors:
+        """The k nearest nodes of each query.
+
+        Args:
+            ids: nodes to ask about; or else
+            vectors: [q, dim] or [dim], anything numpy reads.
+            labels: only nodes that carry one of these; or else
+            among: only these nodes.
+            include_self: a node may be its own neighbour.
+            backend: exact, or an index that was built; auto: chosen by size.
+        """
+        if (ids is None) == (vectors is None):
+            raise InvalidInput("ask for neighbours of ids, or of vectors: one of them")
+        if labels is not None and among is not None:
+            raise InvalidInput("search by labels, or among some nodes: not both")
+        options: dict[str, Any] = {
+            "k": k, "metric": metric, "include_vectors": include_vectors, "include_self": include_self,
+            "backend": backend,
+        }  # fmt: skip
+        where = {"labels": [*labels]} if labels is not None else None if among is None else {"ids": node_ids(among)}
+        queries = node_ids(ids) if ids is not None else matrix(vectors)
+        found: Any = []
+        for start in starts(queries, QUERIES):
+            path = path_of(_EMBEDDINGS, found[0][1]["version"] if found else ref, "neighbors")
+            part = queries[start : start + QUERIES]
+            document = self._wire.parsed(self._search(path, part, options, where, by_id=ids is not None))
+            found.append((start, {**document, "by_position": ids is None}))
+        return _read.neighbors_from(found)
+
+    # New nodes, and labels
+
+    def embed(
+        self, ref: str, nodes: Sequence[Mapping[str, Any]], neighbors: int | Mapping[str, Any] | None = None
+    ) -> Embedded:
+        """Vectors of nodes that were not in the graph, by the version's own encoder.
+
+        Args:
+            nodes: {"id"?, "features": [F] or {"indices", "values"}, "edges": [id or {"node", "weight"?,
+                "direction"?}]} each; features and weights may be numpy's.
+            neighbors: so many nearest known nodes as well; or {"k", "metric"?, "filter"?}.
+        """
+        body: dict[str, Any] = {"nodes": [*nodes]}
+        if neighbors is not None:
+            body["neighbors"] = {"k": neighbors} if isinstance(neighbors, int) else dict(neighbors)
+        document = self._wire.parsed(self._ask(path_of(_EMBEDDINGS, ref, "embed"), body))
+        near = None
+        if document.get("results") is not None:
+            metric = body.get("neighbors", {}).get("metric", "cosine")
+            near = _read.neighbors_from([(0, {"metric": metric, **document})])
+        return Embedded(
+            document["version"], document["ids"], _read.floats(document["vectors"], len(document["ids"])), near
+        )
+
+    def classify(
+        self, ref: str, labels: Mapping[Any, Any], predict: Iterable[NodeId] | None = None, *, seed: int = 0
+    ) -> Classified:
+        """Labels for nodes without one, from labels of some: a probe trained on the vectors.
+
+        Args:
+            labels: of some nodes, by id; text or whole numbers.
+            predict: ids to predict; none: all others.
+        """
+        body: dict[str, Any] = {"ids": node_ids(labels), "labels": [*labels.values()], "seed": seed}
+        if predict is not None:
+            body["predict"] = node_ids(predict)
+        return _read.classified_from(self._wire.parsed(self._ask(path_of(_EMBEDDINGS, ref, "classify"), body)))
+
+    # Files
+
+    def download(
+        self,
+        ref: str,
+        path: str | Path,
+        format: Literal["npy", "parquet", "ids"] = "npy",
+        progress: Progress | None = None,
+    ) -> Version:
+        """Store a whole table as a file and say which version it is; the same call after a cut goes on with the rest.
+
+        Args:
+            path: the file; until it is complete it grows beside it, as `path`.part. One that is there is replaced.
+            format: npy: float32 [rows, dim]; ids: their ids, npy or JSON; parquet: both, and labels, in one table.
+            progress: told the bytes so far, and those in all.
+        """
+        found = self.get(ref)  # an alias may move between two parts of a file; a version does not
+        save(
+            self._wire, path_of(_EMBEDDINGS, found.version, "download"), Path(path), progress=progress,
+            params={"format": format},
+        )  # fmt: skip
+        return found
+
+    # Aliases
+
+    def alias(self, name: str) -> Alias:
+        """Where an alias points, and pointed."""
+        return _read.alias_from(self._wire.document("GET", path_of(_ALIASES, name)))
+
+    def aliases(self) -> Iterator[Alias]:
+        """All aliases by name, the automatic ones too."""
+        return map(_read.alias_from, pages(self._wire, _ALIASES, {}, None))
+
+    def set_alias(self, name: str, version: str, *, expected: str | None = None) -> Alias:
+        """Point an alias to a version, for all at once.
+
+        Args:
+            expected: only if it points to this version now; "": only if there is none of that name.
+        """
+        body = {"version": version} | ({} if expected is None else {"expected": expected})
+        try:
+            return _read.alias_from(self._send("PUT", path_of(_ALIASES, name), body))
+        except ApiError as error:
+            found = self._alias(name) if error.status == httpx.codes.CONFLICT else None
+            if found and found.version == version and not found.automatic:
+                return found  # by us, where the answer to an earlier attempt was lost
+            raise
+
+    def rollback_alias(self, name: str) -> Alias:
+        """Point an alias to the version before; again: one further back."""
+        before = self.alias(name)
+        try:
+            return _read.alias_from(
+                self._send("PUT", path_of(_ALIASES, name), {"rollback": True, "expected": before.version})
+            )
+        except ApiError as error:
+            found = self._alias(name) if error.status == httpx.codes.CONFLICT else None
+            if found and found.seq == before.seq + 1 and found.history[:1] and found.history[0]["reason"] == "rollback":
+                return found  # by us, where the answer to an earlier attempt was lost
+            raise
+
+    def remove_alias(self, name: str) -> None:
+        """Remove an alias; the version stays."""
+        self._wire.delete(path_of(_ALIASES, name))
+
+    # Underneath
+
+    def _send(self, method: str, path: str, body: Any) -> Any:
+        return self._wire.document(method, path, content=as_json(body), headers={"Content-Type": JSON})
+
+    def _ask(self, path: str, body: Any, accept: str = JSON) -> httpx.Response:
+        """A question too long for a URL: it changes nothing, so it may be repeated."""
+        headers = accepting(accept) | {"Content-Type": JSON}
+        return self._wire.request("POST", path, content=as_json(body), headers=headers, timeout=_PATIENT)
+
+    def _search(self, path: str, part: Any, options: Mapping[str, Any], where: Any, *, by_id: bool) -> httpx.Response:
+        if by_id or where is not None:
+            body = {"ids": part} if by_id else {"vectors": part}
+            return self._ask(path, {**body, **options, **({} if where is None else {"filter": where})})
+        headers = accepting(JSON) | {"Content-Type": NPY}
+        return self._wire.request("POST", path, content=as_npy(part), params=options, headers=headers, timeout=_PATIENT)
+
+    def _has_trained(self, name: str, missing: ApiError) -> bool:
+        """Whether the job has succeeded; `missing` is raised if there is no such job either."""
+        try:
+            job = job_from(Job, self._wire.document("GET", path_of("v1/jobs", name)))
+        except ApiError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+            raise missing from None
+        if job.is_terminal and job.state != "succeeded":
+            raise JobFailed(job.id, job.failure_kind or job.state, job.failure_message or job.state)
+        return job.is_terminal
+
+    def _alias(self, name: str) -> Alias | None:
+        try:
+            return self.alias(name)
+        except ApiError:
+            return None

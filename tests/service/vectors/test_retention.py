@@ -1,0 +1,114 @@
+"""What goes: versions that the rules no longer keep, and what killed processes left; and what must stay."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from service.settings import Settings
+from service.store import open_store
+from service.store.errors import InUse
+from service.vectors.concluding import publish_job
+from service.vectors.retention import remove_version, retire, sweep_versions
+from tests.service.store.published import ready, trained
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def store(settings):
+    opened = open_store(settings)
+    yield opened
+    opened.close()
+
+
+def folder(settings, name, *, age=0.0):
+    """A folder with a file in it, last written `age` seconds ago."""
+    made = settings.embeddings / name
+    made.mkdir(parents=True)
+    (made / "vectors.npy").write_bytes(b"x")
+    os.utime(made, (time.time() - age,) * 2)
+    return made
+
+
+def left(settings):
+    return sorted(path.name for path in settings.embeddings.iterdir())
+
+
+def test_retired_versions_go_with_their_files_and_names(store, settings):
+    made = [ready(store).version for _ in range(4)]
+    for version in made:
+        folder(settings, version)
+    store.aliases.move("prod", made[0], owner=None)
+    assert retire(store, settings) == []
+    keeping = settings.model_copy(update={"retain_versions": 1})
+    assert retire(store, keeping) == made[1:3]
+    assert left(settings) == sorted([made[0], made[3]])
+    assert set(store.embeddings.shelf().versions) == {made[0], made[3]}
+    assert retire(store, keeping) == []
+
+
+def test_retired_by_age(store, settings):
+    old, new = ready(store).version, ready(store).version
+    folder(settings, old)
+    aged = settings.model_copy(update={"retain_days": 1e-9})
+    time.sleep(0.01)
+    sweep_versions(store, aged)
+    assert left(settings) == []
+    assert list(store.embeddings.shelf().versions) == [new]  # the newest stays, however old
+
+
+def test_one_that_is_pointed_to_keeps_its_files(store, settings):
+    version = ready(store).version
+    folder(settings, version)
+    store.aliases.move("prod", version, owner=None)
+    with pytest.raises(InUse, match="prod"):
+        remove_version(version, store, settings)
+    assert left(settings) == [version]
+
+
+def test_files_that_a_killed_process_left_of_a_deleted_version_are_swept(store, settings):
+    job = trained(store)
+    store.jobs.cancel(store.embeddings.get(job.id).job_id)
+    folder(settings, job.id)
+    store.embeddings.delete(job.id)  # killed here
+    folder(settings, f".{job.id}.0123456789ab.deleted")  # or there
+    sweep_versions(store, settings)
+    assert left(settings) == []
+    folder(settings, job.id)  # by a process that nobody knew to be alive
+    sweep_versions(store, settings)
+    assert left(settings) == []
+
+
+def test_a_version_that_was_published_anew_keeps_its_files(store, settings):
+    job = trained(store)
+    store.jobs.cancel(store.embeddings.get(job.id).job_id)
+    store.embeddings.delete(job.id)
+    store.embeddings.create(job, publish_job(job))
+    folder(settings, job.id)
+    sweep_versions(store, settings)
+    assert left(settings) == [job.id]
+
+
+def test_folders_that_this_database_has_never_known_stay(store, settings):
+    """They are another database's: one started by mistake with an empty one must not empty the disk."""
+    folder(settings, "01k9vect0rs000000000000000", age=10**6)
+    sweep_versions(store, settings)
+    assert left(settings) == ["01k9vect0rs000000000000000"]
+
+
+def test_temporary_folders_go_once_nobody_can_be_writing_to_them(store, settings):
+    publishing = trained(store).id
+    names = {
+        f".{publishing}.77.tmp": 10**6, ".01k9vect0rs000000000000000.77.tmp": 10.0,
+        ".01k9vect0rs000000000000001.77.tmp": 4_000.0, "notes.tmp": 10**6,
+    }  # fmt: skip
+    for name, age in names.items():
+        folder(settings, name, age=age)
+    sweep_versions(store, settings)
+    assert left(settings) == sorted(names.keys() - {".01k9vect0rs000000000000001.77.tmp"})

@@ -1,0 +1,4 @@
+"""What can be asked of a published version beyond its rows: vectors of new nodes, classes from a few labels.
+
+A process without torch, such as the API's, asks a child process (`python -m trainer.inference`) in frames.
+"""
