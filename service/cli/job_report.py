@@ -39,6 +39,7 @@ def print_job(job: Job, url: str) -> None:
         "deadline": document["deadline"], "progress": _progress(job), "left": _left(job),
         "failure": None if job.failure_kind is None else f"{job.failure_kind}: {job.failure_message}",
         "MLflow run": job.mlflow_run_id, "MLflow was not told": document["tracker_error"], **_links(job, url),
+        "look up": f"nml neighbors --of {job.id} --node ID" if document["links"].get("embeddings") else None,
     }  # fmt: skip
     for name, value in rows.items():
         if value not in (None, "", "–"):

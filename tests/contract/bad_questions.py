@@ -17,9 +17,7 @@ PLACES = (*(("POST", f"{ONE}/{name}") for name in (*QUESTIONS, "index")), ("POST
 
 def posed(name: str, path: str, body: Any, field: str | None, method: str = "POST", **more: Any) -> BadRequest:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return BadRequest(
-        f"{path} {name}", path.encode(), field, method=method, body=text, **({"headers": JSON} | more)
-    )
+    return BadRequest(f"{path} {name}", path.encode(), field, method=method, body=text, **({"headers": JSON} | more))
 
 
 def bad_questions() -> Iterator[BadRequest]:

@@ -150,27 +150,26 @@ def add_retrieval(router: APIRouter) -> None:
         labels: Annotated[list[str] | None, Query(max_length=1_000, description="only nodes with one of them")] = None,
     ) -> Response:
         """By ids or by vectors. A binary body holds vectors; then the options stand in the query."""
-        given = {"k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors, "labels": labels}
+        given: dict[str, Any] = {
+            "k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors, "labels": labels,
+        }  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         served, _ = await catalogue_of(request).find(version)
         with about(served):
             form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
             kind = media_type(request, (JSON, RAW, NPY))
-            if kind == JSON:
-                if given:
-                    why = "belongs into the body; only with a binary body it stands in the query"
-                    raise not_valid([FieldError(name, why) for name in given])
-                wanted = await read_question(request, Neighbors)
-                options: NeighborOptions = wanted
-                work = (_searched, served, form, wanted, options, wanted.filter)
-            else:
-                data = await read_bytes(request, seconds=SECONDS)
-                chosen = Filter(labels=given.pop("labels")) if given.get("labels") else None
-                options = NeighborOptions(**given)
-                matrix = parse_matrix(kind, data, served.info.dim, MOST_QUERIES)
-                work = (_searched, served, form, matrix, options, chosen)
+            if kind == JSON and given:
+                why = "belongs into the body; only with a binary body it stands in the query"
+                raise not_valid([FieldError(name, why) for name in given])
             searches: Turns = request.app.state.searches
-            return await searches.run(*work)
+            if kind == JSON:
+                wanted = await read_question(request, Neighbors)
+                return await searches.run(_searched, served, form, wanted, wanted, wanted.filter)
+            data = await read_bytes(request, seconds=SECONDS)
+            names = given.pop("labels", None)
+            chosen = Filter(labels=names) if names else None
+            matrix = parse_matrix(kind, data, served.info.dim, MOST_QUERIES)
+            return await searches.run(_searched, served, form, matrix, NeighborOptions(**given), chosen)
 
     @router.get(
         ONE + "/download", response_class=Response, operation_id="download_embeddings",
@@ -190,21 +189,22 @@ def add_retrieval(router: APIRouter) -> None:
         request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
     ) -> Response:
         """With ranges and entity tags, so that a broken download can go on."""
-        for is_last in (False, True):
-            served, pinned = await catalogue_of(request).find(version)
-            with about(served):
-                try:
-                    file = await request.app.state.gathers.run(table_file, served, format, pinned=pinned)
-                except FileNotFoundError:  # deleted since; or is it?
-                    if is_last:
-                        log.exception("version %s is published, but its files are gone", served.version)
-                        raise unavailable("the files of this version cannot be read now", seconds=30) from None
-                    await catalogue_of(request).refresh()
-                    continue
-            if has_it(asked(request.scope["headers"])[1], file.tag):
-                file.close()
-                return file.unchanged()
-            return file
+        catalogue, gathers = catalogue_of(request), request.app.state.gathers
+        served, pinned = await catalogue.find(version)
+        try:
+            file = await gathers.run(table_file, served, format, pinned=pinned)
+        except FileNotFoundError:  # deleted since, or the alias has moved
+            await catalogue.refresh()
+            served, pinned = await catalogue.find(version)
+            try:
+                file = await gathers.run(table_file, served, format, pinned=pinned)
+            except FileNotFoundError:
+                log.exception("version %s is published, but its files are gone", served.version)
+                raise unavailable("the files of this version cannot be read now", seconds=30) from None
+        if has_it(asked(request.scope["headers"])[1], file.tag):
+            file.close()
+            return file.unchanged()
+        return file
 
 
 def _searched(served: Served, form: str, asked_with: Any, options: NeighborOptions, chosen: Filter | None) -> Plain:

@@ -117,7 +117,7 @@ def npy_head(shape: tuple[int, ...]) -> bytes:
 
 def raw(vectors: Floats) -> memoryview:
     """The numbers as they are in memory, little-endian, without a copy."""
-    return memoryview(np.ascontiguousarray(vectors, "<f4").reshape(-1)).cast("B")
+    return np.ascontiguousarray(vectors, "<f4").reshape(-1).data.cast("B")
 
 
 def matrix(form: str, vectors: Floats) -> list[Piece]:
@@ -147,8 +147,8 @@ def lookup_body(
         return [lookup_arrow(names, vectors, unknown)]
     if form != JSON:
         return matrix(form, vectors)
-    missing = [names[at] for at in np.flatnonzero(unknown)]
-    found = names if not missing else [names[at] for at in np.flatnonzero(~unknown)]
+    missing = [names[at] for at in np.flatnonzero(unknown).tolist()]
+    found = names if not missing else [names[at] for at in np.flatnonzero(~unknown).tolist()]
     vectors = vectors if not missing else vectors[~unknown]
     parts = (heads.json_start, dumps(found), json_rows(vectors), dumps(missing))
     return [b'%s"ids":%s,"vectors":%s,"unknown":%s}' % parts]

@@ -58,7 +58,7 @@ def _features(question: Embed) -> Arrays:
             raise invalid(f"nodes.{at}.features", f"there are {len(features)}, where others have {len(dense[0])}")
     if len(dense) == len(given):
         matrix = _finite(np.array(dense, np.float64))
-        _check_finite(np.isfinite(matrix).all(axis=1))
+        _check_finite(np.asarray(np.isfinite(matrix).all(axis=1)))
         return {"features": matrix}
     indices: list[int] = []
     values: list[float] = []
@@ -146,7 +146,7 @@ def labelled(served: Served, question: Classify) -> Labelled:
     """
     if len({type(label) for label in question.labels}) > 1:
         raise invalid("labels", "should be all text or all whole numbers")
-    classes = sorted(set(question.labels))  # type: ignore[type-var]
+    classes = sorted(set(question.labels))
     if len(classes) < 2:
         raise invalid("labels", "should be of at least two classes")
     numbers = {label: number for number, label in enumerate(classes)}

@@ -44,9 +44,7 @@ def nodes(live: Live) -> list[dict[str, Any]]:
     graph = raw_graph(live.settings.home)
     x = graph.x.to_dense().numpy()
     source, target = graph.edge_index.numpy()
-    return [
-        {"id": row, "features": x[row].tolist(), "edges": source[target == row].tolist()} for row in (3, 50, 199)
-    ]
+    return [{"id": row, "features": x[row].tolist(), "edges": source[target == row].tolist()} for row in (3, 50, 199)]
 
 
 def embed(live: Live, accept: str = "application/json", **question: Any) -> Any:
