@@ -115,4 +115,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             with suppress(asyncio.CancelledError):
                 await task
         await app.state.inference.close()
+        app.state.catalogue.close()
         store.close()

@@ -1,6 +1,6 @@
 """Embeddings over HTTP: what a request means, and how its answer travels.
 
-catalogue            which version a name means now, and its open table
+catalogue, pulse     which version a name means now, and its open table
 negotiate            the form of the answer (Accept), and whether the client has it already (If-None-Match)
 bodies, schemas      from bytes to a checked question
 nearest, newcomers   questions that compute: neighbours, new nodes

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from service.api.access import in_thread, read
 from service.api.problems import Problem, clean, unavailable
 from service.api.vectors.answers import Heads
+from service.api.vectors.pulse import Pulse
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Unavailable
@@ -56,7 +57,7 @@ class Catalogue:
 
     def __init__(self, store: Store, settings: Settings):
         self._store, self._settings = store, settings
-        self._strict = store.reads_inline
+        self._pulse = Pulse(store) if store.reads_inline else None
         self._shelf = Shelf(-1, {}, {})
         self._served: OrderedDict[str, Served] = OrderedDict()
         self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the picture was taken
@@ -69,7 +70,7 @@ class Catalogue:
             Problem: 404 unknown; 409 not published yet, or never; 503 its files cannot be read.
             Unavailable: the database does not answer.
         """
-        if self._strict and self._store.embeddings.revision() != self._shelf.revision:
+        if self._pulse is not None and self._pulse.revision() != self._shelf.revision:
             await self.refresh()
         found = self._found.get(ref)
         if found is None:
@@ -119,6 +120,11 @@ class Catalogue:
             except Exception:
                 log.exception("the catalogue of embeddings could not be read; trying again")
                 await asyncio.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """When the app stops, before the store is closed."""
+        if self._pulse is not None:
+            self._pulse.close()
 
     def _take(self, shelf: Shelf) -> None:
         before, self._shelf, self._found = self._shelf, shelf, {}

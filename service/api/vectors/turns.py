@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, at_a_time: int, *, most_waiting: int = MOST_WAITING):
         self._limiter = anyio.CapacityLimiter(at_a_time)
-        self._most_waiting = most_waiting
+        self._most, self._inside = at_a_time + most_waiting, 0
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """The call's result.
@@ -30,6 +30,10 @@ class Turns:
         Raises:
             Problem: 503, too many wait already.
         """
-        if self._limiter.statistics().tasks_waiting >= self._most_waiting:
+        if self._inside >= self._most:
             raise unavailable("too many such requests are waiting; try again in a moment")
-        return await anyio.to_thread.run_sync(partial(call, *arguments, **options), limiter=self._limiter)
+        self._inside += 1  # by hand: the limiter counts those who wait only a moment later
+        try:
+            return await anyio.to_thread.run_sync(partial(call, *arguments, **options), limiter=self._limiter)
+        finally:
+            self._inside -= 1
