@@ -29,7 +29,7 @@ from typing import IO, Any, Literal
 
 from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sync_directory, write_json
+from trainer.run.atomic import sync, write_json
 from tuner.config import SweepSpec, parse_sweep, sweep_hash
 from tuner.space import Value
 
@@ -94,7 +94,7 @@ class Journal:
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
         self._opened = time.monotonic()
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
-        sync_directory(path)
+        sync(path)
         for event in events:
             apply(self.trials, event)
 

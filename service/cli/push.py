@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from service.cli.connect import KeyOption, UrlOption, connected
 from service.cli.report import result_console
+from service.cli.transfer import transfer_bar
 from trainer.config import DataSpec
 from trainer.errors import InvalidInput
 
@@ -42,7 +40,10 @@ def push(
     from service.cli.datasets import assemble
 
     data = assemble(nodes, edges, npz, None, list(overrides or []))
-    with connected(url, key, patience=UPLOAD_PATIENCE) as client, _progress() as progress:
+    with (
+        connected(url, key, patience=UPLOAD_PATIENCE) as client,
+        transfer_bar("uploading", then="checking") as progress,
+    ):
         found = client.push_dataset(name, nodes=nodes, edges=edges, npz=npz, options=_options(data), progress=progress)
     if as_json:
         typer.echo(json.dumps(found.document, indent=2))
@@ -63,26 +64,6 @@ def _options(data: DataSpec) -> dict[str, Any]:
             f"{fields}: is part of a training spec; give it to `nml submit`. Here only data.files.* counts"
         )
     return data.files.model_dump(exclude={"npz", "nodes", "edges"}, exclude_defaults=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error if that is a terminal, else nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-        TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bars:
-        task = bars.add_task("uploading", total=None)
-
-        def show(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total, description="uploading" if done < total else "checking")
-
-        yield show
 
 
 def _print(document: Mapping[str, Any]) -> None:

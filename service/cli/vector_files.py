@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from service.cli.connect import KeyOption, UrlOption, connected, say
 from service.cli.embeddings import JsonOption, RefArgument
+from service.cli.transfer import transfer_bar
 
 DOWNLOAD_PATIENCE = 60.0  # seconds
 
@@ -48,7 +45,7 @@ def export(
     """
     kind = format or (FormatName.PARQUET if out.suffix.lower() == ".parquet" else FormatName.NPY)
     try:
-        with connected(url, key, patience=DOWNLOAD_PATIENCE) as client, _progress() as progress:
+        with connected(url, key, patience=DOWNLOAD_PATIENCE) as client, transfer_bar("downloading") as progress:
             version = client.vectors.download(ref, out, kind.value, progress)
     except KeyboardInterrupt:
         say("Interrupted; the same command goes on from there.")
@@ -57,19 +54,3 @@ def export(
         typer.echo(json.dumps(version.document, indent=2))
     else:
         say(f"{version.rows:,} × {version.dim} of version {version.version} ({kind.value}) are in {out}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error if that is a terminal, else nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("[bold]downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TextColumn("left"),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bars:
-        task = bars.add_task("downloading", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -18,7 +18,7 @@ import httpx
 from service.client._errors import ApiError, Unreachable
 from service.client._wire import CONNECT_SECONDS, Wire
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sync_directory, write_atomically
+from trainer.run.atomic import sync, write_atomically
 
 FIRST_BYTE_SECONDS = 900.0  # of silence: a Parquet file is written when it is first asked for
 
@@ -93,7 +93,7 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
             os.fsync(file.fileno())
             os.replace(part, target)
             note.unlink(missing_ok=True)
-            sync_directory(target.parent)
+            sync(target.parent)
         except OSError as error:
             raise Infrastructure(
                 f"{part}: {error.strerror or error}. Make room and give the same command again: it goes on from there."

@@ -23,7 +23,7 @@ from service.discarded import sweep_discarded
 from service.settings import Settings
 from service.store import Store
 from service.store.records import ACTIVE
-from trainer.run.atomic import sync_directory
+from trainer.run.atomic import sync
 
 LEFT_SECONDS = 86_400.0  # after which a folder that nobody writes to and no import needs was left by a killed process
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -57,8 +57,8 @@ class Upload:
     def settle(self) -> None:
         """All parts are there for good."""
         with disk_errors():
-            sync_directory(self.folder)
-            sync_directory(self.folder.parent)
+            sync(self.folder)
+            sync(self.folder.parent)
 
     def discard(self) -> None:
         """Remove it."""

@@ -35,7 +35,7 @@ from service.vectors.layout import (
 )
 from service.vectors.mapped import map_npy, pieces, write_npy
 from trainer.errors import Infrastructure, InvalidInput, NonFinite
-from trainer.run.atomic import sha256, sync_directory
+from trainer.run.atomic import sha256, sync
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
@@ -96,10 +96,10 @@ def _fill(place: Path, export: Path, spec_file: Path, version: str, progress: Pr
         export={key: value for key, value in manifest.items() if key != "files"},
     )  # fmt: skip
     for name in files:
-        _sync(place / name)
+        sync(place / name)
     (place / VERSION_FILE).write_text(json.dumps(as_document(info), indent=1, ensure_ascii=False), encoding="utf-8")
-    _sync(place / VERSION_FILE)
-    sync_directory(place)
+    sync(place / VERSION_FILE)
+    sync(place)
     return info
 
 
@@ -209,7 +209,7 @@ def _move(place: Path, target: Path, info: VersionInfo) -> VersionInfo:
                 return theirs
             _remove(target)
         else:
-            sync_directory(target.parent)
+            sync(target.parent)
             return info
     raise Infrastructure(f"{target.name}: something else stands in its place and comes back. Publish again.")
 
@@ -257,14 +257,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _tell(progress: Progress | None, what: str, share: float) -> None:

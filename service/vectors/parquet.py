@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from service.vectors.layout import DOWNLOAD
 from service.vectors.mapped import release
 from service.vectors.table import Table
-from trainer.run.atomic import sync_directory
+from trainer.run.atomic import sync
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ def parquet_file(table: Table) -> Path:
             except BaseException:
                 work.unlink(missing_ok=True)
                 raise
-            sync_directory(table.directory)
+            sync(table.directory)
         finally:
             os.close(descriptor)
     return path

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from trainer.errors import Infrastructure
-from trainer.run.atomic import sync_directory
+from trainer.run.atomic import sync
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def whole_directory(place: Path, *, replace: bool = False) -> Iterator[Path]:
                 os.rename(aside, place)
             _refuse_existing(place, replace)
             raise
-        sync_directory(place.parent)
+        sync(place.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if place.exists():
@@ -92,4 +92,4 @@ def _sync_files(directory: Path) -> None:
     for path in directory.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    sync_directory(directory)
+    sync(directory)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainer.methods.interface import Method
-from trainer.run.atomic import sha256, sync_directory, write_json
+from trainer.run.atomic import sha256, sync, write_json
 from trainer.training.step import EpochFigures
 
 log = logging.getLogger("trainer")
@@ -59,7 +59,7 @@ def save_checkpoint(directory: Path, method: Method, place: Place, *, spec_hash:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_directory(directory)
+    sync(directory)
     for old in checkpoints(directory)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.mapped import take
-from trainer.run.atomic import sync_directory, write_json
+from trainer.run.atomic import sync, write_json
 
 _PROGRESS = "progress.json"
 
@@ -46,7 +46,7 @@ def create_table(path: Path, shape: tuple[int, int], dtype: torch.dtype) -> None
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + shape[0] * shape[1] * kind.itemsize)
         os.fsync(file.fileno())
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def open_table(path: Path) -> Table:
@@ -107,7 +107,7 @@ class Scratch:
         result = self.table(self.sweep - 1)
         self._record(self.sweep, 0, _identity(result))
         os.replace(result, self.target)
-        sync_directory(self.target.parent)
+        sync(self.target.parent)
         self.published = True
 
     def _record(self, sweep: int, rows: int, result: list[int] | None) -> None:

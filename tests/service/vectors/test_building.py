@@ -215,9 +215,7 @@ def child(home: Path, patch: str, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code, str(home)], cwd=ROOT, stderr=subprocess.PIPE, **options)
 
 
-@pytest.mark.parametrize(
-    "step", ["_bring", "_write_norms", "write_id_files", "_sync", "sync_directory", "as_document", "_move"]
-)
+@pytest.mark.parametrize("step", ["_bring", "_write_norms", "write_id_files", "sync", "as_document", "_move"])
 def test_killed_at_any_step_it_is_made_anew_the_same(tmp_path, step):
     run = make_export(tmp_path / "run", 40, 3, "str", labels=2)
     patch = f"""
@@ -283,7 +281,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("step", ["_sync", "sync_directory", "shutil.copyfile"])
+@pytest.mark.parametrize("step", ["sync", "shutil.copyfile"])
 def test_a_disk_that_is_full_at_the_end_is_no_version(tmp_path, monkeypatch, code, step):
     def refuse(*arguments):
         raise OSError(code, os.strerror(code))
