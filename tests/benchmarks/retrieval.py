@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def memory(home: Path, empty: float) -> None:
-    """What a table adds to an API process: when it is ready, and after the first thousand lookups."""
+    """What a table adds to an API process: when it is ready, and after one lookup of a thousand rows."""
     ready, used = resident(home, VERSION)
     print(f"memory of the API process: {empty:.0f} MB without a table, {ready:.0f} MB ready, {used:.0f} MB after use")
     print(f"growth until ready: {ready - empty:.0f} MB; after a lookup of {BATCH:,} rows: {used - empty:.0f} MB")
@@ -89,7 +89,7 @@ def rate_of(url: str, **options: Any) -> Callable[[], float]:
 
 
 def neighbours(service: Service) -> None:
-    """Seconds of an exact search over HTTP, over those of raw FAISS and of a raw product on the same mapped vectors."""
+    """Seconds of an exact search over HTTP, over those of raw FAISS and numpy on the same vectors, normalised."""
     import faiss
 
     table = Table.open(service.settings.version_directory(VERSION))
