@@ -4,8 +4,8 @@
     {"do": "index", "version": "<the same>", "kind": "hnsw"}       or "ivf"
 
 Publishing reads NML_HOME/runs/<version> and makes NML_HOME/embeddings/<version>; indexing adds to that folder. What is
-there already is not made again, so that a killed job can be run again. Messages hold no path of the server. The exit
-code tells the kind of failure (trainer.errors).
+there already, and whole, is not made again, so that a killed job can be run again. Messages hold no path of the server.
+The exit code tells the kind of failure (trainer.errors).
 """
 
 from __future__ import annotations

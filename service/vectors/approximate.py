@@ -11,8 +11,10 @@ index.<kind>.json is written last and vouches for index.<kind>.faiss.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.vectors.exact import Floats, Rows, load_faiss, nearest, rescored
+from service.vectors.exact import Floats, Rows, Vectors, load_faiss, nearest, rescored
 from service.vectors.layout import IndexKind, index_files
 from service.vectors.table import Table
 from trainer.errors import Infrastructure, InvalidInput
@@ -71,7 +73,8 @@ class Index:
         candidates = self.opened.search(unit, asked, params=options)[1]
         if exclude is not None:
             candidates[candidates == exclude[:, None]] = -1
-        return rescored(table.vectors, queries, candidates, min(k, asked), "cosine")
+        searched = Vectors(table.vectors, table.inverse_norms, "cosine")
+        return rescored(searched, queries, candidates, min(k, asked))
 
 
 def build_index(
@@ -79,14 +82,28 @@ def build_index(
 ) -> dict[str, Any]:
     """Write index.<kind>.faiss and index.<kind>.json into the version's folder; returns what the latter says.
 
-    {"kind", "rows", "dim", "parameters", "recall_at_10", "sample", "seconds", "bytes", "sha256"}: recall at the effort
-    that searches will use, which may stay below 0.95 where even the largest effort does not reach it. Memory:
-    `index_memory`. `threads` of FAISS; with one the same table gives the same index.
+    {"format", "kind", "rows", "dim", "parameters", "effort", "recall_at_10", "sample", "seconds", "bytes", "sha256"}:
+    recall at the effort that searches will use, which may stay below 0.95 where even the largest effort does not reach
+    it, and is 0 where nothing could be measured (`sample`, the number of queries, is 0 too). Memory: `index_memory`.
+    `threads` of FAISS; with one the same table gives the same index. A whole index that is there is not built again.
+    Of one version only one is built at a time: a second call waits.
 
     Raises:
-        Infrastructure: the files cannot be written.
+        Infrastructure: the files cannot be written, or the folder is gone.
     """
     tell = progress or (lambda what, share: None)
+    try:
+        with _alone(table.directory):
+            document = _standing(table, kind)
+            if document is None:
+                document = _build(table, kind, threads, tell)
+    except OSError as error:
+        raise Infrastructure(f"the {kind} index could not be written ({error}). Have it built again.") from error
+    tell("done", 1.0)
+    return document
+
+
+def _build(table: Table, kind: IndexKind, threads: int | None, tell: Progress) -> dict[str, Any]:
     started = time.monotonic()
     index_file, document_file = (table.directory / name for name in index_files(kind))
     for name in (index_file.name, document_file.name):
@@ -107,8 +124,29 @@ def build_index(
         "bytes": index_file.stat().st_size, "sha256": sha256(index_file),
     }  # fmt: skip
     write_json(document_file, document)
-    tell("done", 1.0)
     return document
+
+
+def _standing(table: Table, kind: IndexKind) -> dict[str, Any] | None:
+    """The document of an index that is there, opens, and is what the document says to the last byte."""
+    index_file, document_file = (table.directory / name for name in index_files(kind))
+    try:
+        open_index(table, kind)
+        document: dict[str, Any] = json.loads(document_file.read_bytes())
+    except (InvalidInput, FileNotFoundError):
+        return None
+    return document if document.get("sha256") == sha256(index_file) else None
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """A lock on the version's folder, which the system drops when the process dies."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def open_index(table: Table, kind: IndexKind) -> Index:
@@ -160,8 +198,8 @@ def _write(index: Any, path: Path) -> None:
     faiss = load_faiss()
     try:
         write_atomically(path, lambda temporary: faiss.write_index(index, str(temporary)))
-    except (OSError, RuntimeError) as error:  # FAISS raises RuntimeError if the disk is full
-        raise Infrastructure(f"{path.name} could not be written: {error}") from error
+    except RuntimeError as error:  # of FAISS, if the disk is full
+        raise OSError(f"{path.name}: {error}") from error
 
 
 @contextmanager
@@ -214,12 +252,12 @@ def _measured(table: Table, kind: IndexKind, opened: Any, most: int, tell: Progr
 
     A row that scores as much as the tenth is as good as it, so equal vectors do not count as misses.
     """
-    rows = np.sort(np.random.default_rng(SEED + 1).choice(table.info.rows, min(SAMPLE, table.info.rows), replace=False))
-    rows = rows[table.inverse_norms[rows] > 0]  # a zero vector is near to nothing
+    known = np.flatnonzero(table.inverse_norms)  # a zero vector is near to nothing
+    rows = known[np.sort(np.random.default_rng(SEED + 1).choice(len(known), min(SAMPLE, len(known)), replace=False))]
     k = min(10, table.info.rows - 1)
     efforts = sorted({min(effort, most) for effort in EFFORTS[kind]})
     if not len(rows) or not k:
-        return efforts[-1], 1.0, 0
+        return efforts[-1], 0.0, 0
     tell("measuring", 0.0)
     queries = table.vectors[rows]
     truth = nearest(table.vectors, table.inverse_norms, queries, k, exclude=rows)[1]

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.vectors.exact import SHORT
 from service.vectors.id_files import Progress, write_id_files
 from service.vectors.layout import (
     ENCODER,
+    FORMAT,
     INVERSE_NORMS,
     LABELS,
     SPEC,
@@ -39,6 +41,7 @@ from trainer.run.atomic import sha256, sync
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
+_LONGEST = 1e18  # whose square, and products with others like it, float32 can still hold
 _AGAIN = "Train again, or restore the run's files."
 
 
@@ -56,8 +59,10 @@ def build_version(
         progress: told what is being done, and the share of it that is done.
 
     Raises:
-        InvalidInput: there is no finished export, or a file of it is not what its manifest vouches for.
-        Infrastructure: the disk is full or fails; trying again may help. Nothing half-made stays.
+        InvalidInput: there is no finished export, or a file of it is not what its manifest vouches for; a vector holds
+            NaN or infinity, or is longer than 1e18.
+        Infrastructure: the disk is full or fails; trying again may help. Nothing half-made stays. Or `target` is a
+            version in a format of another release, which is left alone.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -173,28 +178,48 @@ def _write_norms(place: Path, rows: int, dim: int, progress: Progress | None) ->
 
 
 def inverse_norms(vectors: NDArray[np.float32], start: int = 0) -> NDArray[np.float32]:
-    """1 / |vector| for vectors [n, dim], summed in float64; 0 for a zero vector, and for one too short for float32.
+    """1 / |vector| for vectors [n, dim], summed in float64; 0 for a zero vector, and for one shorter than 2^-100.
 
     Raises:
         NonFinite: a vector holds NaN or infinity.  start: number of the first row, for that message.
+        InvalidInput: a vector is longer than 1e18.
     """
     squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)  # too wide for float32 numbers to overflow
     bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
         raise NonFinite(f"{VECTORS}, row {start + bad[0]}: holds NaN or infinity. {_AGAIN}")
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = (1 / np.sqrt(squares)).astype(np.float32)
-    inverse[~np.isfinite(inverse)] = 0
-    return inverse
+    norms = np.sqrt(squares)
+    long = np.flatnonzero(norms > _LONGEST)
+    if len(long):
+        what = f"is {norms[long[0]]:.3g} long, more than the {_LONGEST:.0e} that can be searched"
+        raise InvalidInput(f"{VECTORS}, row {start + long[0]}: {what}. Train again with a lower learning rate.")
+    return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms >= SHORT).astype(np.float32)
 
 
 def _complete(target: Path, version: str) -> VersionInfo | None:
-    """What is at `target`, if that is this version with all its files."""
+    """What is at `target`, if that is this version with all its files.
+
+    Raises:
+        Infrastructure: it is a version of another format, which whoever made it can read.
+    """
     try:
         info = read_info(target)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # any other error of the system tells nothing about it
+    except (FileNotFoundError, NotADirectoryError):  # any other error of the system tells nothing about it
+        return None
+    except ValueError as error:
+        if _of_another_format(target):
+            what = f"{target.name}: is published already, in a format that this release does not know"
+            raise Infrastructure(f"{what}. Use the release that made it, or delete the version.") from error
         return None
     return info if info.version == version and all((target / name).exists() for name in info.files) else None
+
+
+def _of_another_format(target: Path) -> bool:
+    try:
+        document = json.loads((target / VERSION_FILE).read_bytes())
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("format", FORMAT) != FORMAT
 
 
 def _move(place: Path, target: Path, info: VersionInfo) -> VersionInfo:

@@ -25,16 +25,24 @@ _LARGEST = 1_000_000  # bytes of what is written about an index
 
 
 def publish_job(job: Job) -> NewJob:
-    """The job that publishes what a training job left."""
+    """The job that publishes what a training job left.
+
+    It declares no memory: how many rows there are is in its export, which the store does not know, and vectors are
+    read in pieces. What is held at once is the ids, about 40 bytes a row.
+    """
     spec = {"do": "publish", "version": job.id}
     return NewJob("publish", spec, _hash(spec), job.dataset, owner=job.owner, name=job.name)
 
 
-def index_job(embedding: Embedding, kind: IndexKind, about: dict[str, Any] | None = None) -> NewJob:
+def index_job(
+    embedding: Embedding, kind: IndexKind, about: dict[str, Any] | None = None, *, most: int | None = None
+) -> NewJob:
     """The job that builds a search index of a version.
 
     Args:
         about: what is known of the version, if its row does not say it yet.
+        most: bytes that it may ask for, see `most_memory`. One that asked for more than there is would wait until
+            nothing else runs at all, and all that is queued behind it would wait too.
     """
     from service.vectors.approximate import index_memory  # numpy, of which a dispatcher needs nothing else
 
@@ -43,8 +51,13 @@ def index_job(embedding: Embedding, kind: IndexKind, about: dict[str, Any] | Non
     need = index_memory(int(about["rows"]), int(about["dim"]), kind)
     return NewJob(
         "index", spec, _hash(spec), embedding.dataset, owner=embedding.owner, name=embedding.name, priority=_LATER,
-        memory_bytes=need,
+        memory_bytes=need if most is None else min(need, most),
     )  # fmt: skip
+
+
+def most_memory(settings: Settings) -> int | None:
+    """What an index job may ask for: all that a dispatcher gives out. A cluster knows by itself what fits."""
+    return settings.memory_bytes if settings.runner == "local" else None
 
 
 def conclude_publish(job: Job, store: Store, settings: Settings, *, failure: str | None) -> None:
@@ -66,7 +79,9 @@ def conclude_publish(job: Job, store: Store, settings: Settings, *, failure: str
             store.embeddings.finish(version, job.id, failure=failure)
             return
         about = about_version(read_info(settings.version_directory(version)))
-        index = index_job(there, "hnsw", about) if about["rows"] >= settings.index_min_rows else None
+        index = None
+        if about["rows"] >= settings.index_min_rows:
+            index = index_job(there, "hnsw", about, most=most_memory(settings))
         store.embeddings.finish(version, job.id, about=about, index=index)
     with contextlib.suppress(OSError):  # no fault of this version; the next sweep tries again
         retire(store, settings)

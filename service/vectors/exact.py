@@ -6,9 +6,11 @@ selection costs one comparison per product. Then the candidates are scored again
 
     score = float32(q·x)  or  float32(q·x / |q||x|),   sorted by (-score, row)
 
-Hence an answer depends neither on how queries were grouped nor on how BLAS rounds. Where more rows lie within rounding
-of the last place than were kept (many equal vectors), a second sweep collects those in the order of their rows.
-Memory besides the answer stays below about 150 MB, whatever the number of queries, k and N.
+Hence an answer depends neither on how queries were grouped nor on how BLAS rounds. No order of summation errs by more
+than about dim·2⁻²⁴·|x| for a query of length 1. Where more rows than were kept lie within that of the last place (they
+are equal or nearly so, or their lengths differ by many powers of ten), a second sweep scores all of those: the answer
+is as exact, and if that is most of the table takes some ten times as long. Memory besides the answer stays below about
+150 MB, whatever the number of queries, k and N.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ Floats = NDArray[np.float32]
 
 PRODUCTS = 1 << 22  # entries of one block of scores: 16 MB, which still fits a last-level cache
 GATHERED = 1 << 22  # float32 numbers copied at a time where only some rows take part
-RESCORED = 1 << 20  # float64 numbers at a time in the second scoring: 8 MB an array
+RESCORED = 1 << 20  # float64 numbers at a time where scores are exact: 8 MB an array
 CANDIDATES = 1 << 19  # kept by one group of queries
 FEW = 3  # queries that are multiplied one by one: below this a matrix product is slower
 CACHED = 1 << 17  # float32 numbers of a block that stays in a core's cache from query to query
 SAMPLE = 4096  # columns that give the first threshold
-TIES = 2048  # rows per query, in ascending order, that compete for the last place if they differ by rounding only
+SHORT = 2.0**-100  # a vector shorter than this counts as zero: below, products vanish between the numbers of float32
 LOWEST = np.finfo(np.float32).min
 LARGEST = np.finfo(np.float32).max
 
@@ -48,9 +50,18 @@ class Vectors:
     """What is searched: `among` (ascending, unique) are the rows that take part, None means all."""
 
     vectors: Floats  # [N, dim], in C order
-    inverse_norms: Floats  # [N], 0 for a zero vector
+    inverse_norms: Floats  # [N], 0 for a zero vector and one shorter than SHORT
     metric: Metric
     among: Rows | None = None
+
+    @property
+    def error(self) -> float:
+        """How far a float32 product of a unit query and a vector of length 1 may be from the truth.
+
+        dim roundings of the sum, one each of query, norm and last step, a quarter of dim for numbers that vanish at
+        SHORT, and something for what this leaves out (squares of these).
+        """
+        return 2.0**-24 * (8 + 1.3 * self.vectors.shape[1])
 
     def __len__(self) -> int:
         return len(self.vectors) if self.among is None else len(self.among)
@@ -76,7 +87,8 @@ def nearest(
     """Rows [q, k'] and scores [q, k'] of the k nearest, best first, ties by row; k' = min(k, what there is).
 
     `exclude`: [q] one row per query that does not count, -1 for none. Where a query has fewer than k' rows the rest is
-    row -1 with score NaN. Queries are finite, and with cosine not zero (a zero stored vector scores 0).
+    row -1 with score NaN. Queries are finite, and with cosine not zero (a vector whose inverse norm is 0 scores 0). No
+    vector is longer than 1e18 (service.vectors.building sees to that), so nothing overflows float32 on the way.
     """
     searched = Vectors(np.asarray(vectors), np.asarray(inverse_norms), metric, among)
     queries = np.ascontiguousarray(queries, np.float32)
@@ -94,9 +106,9 @@ def nearest(
     return rows, scores
 
 
-def rescored(vectors: Floats, queries: Floats, candidates: Rows, k: int, metric: Metric) -> tuple[Rows, Floats]:
+def rescored(searched: Vectors, queries: Floats, candidates: Rows, k: int) -> tuple[Rows, Floats]:
     """The k best of each query's candidates [q, c] (-1: none; no row twice) by exact score: rows and scores [q, k]."""
-    scores = _exact_scores(vectors, queries, candidates, metric)
+    scores = _exact_scores(searched, queries, candidates)
     rank = np.where(candidates < 0, np.inf, -scores)  # none comes last
     order = np.lexsort((candidates, rank), axis=1)[:, :k]
     rows, scores = np.take_along_axis(candidates, order, 1), np.take_along_axis(scores, order, 1)
@@ -112,37 +124,38 @@ def _nearest_of_group(searched: Vectors, queries: Floats, k: int, kept: int, lef
     for start, products in _sweep(searched, unit, left_out):
         best.offer(products, start)
     positions, dropped = best.settled()
+    if not lengths.all():  # all scores are 0: the first rows it is, and none of the others can be better
+        first = np.arange(kept)
+        positions[lengths == 0] = np.where(first == left_out[lengths == 0, None], -1, first)
+        dropped[lengths == 0] = -np.inf
     candidates = np.where(positions < 0, -1, searched.rows(positions))
-    rows, scores = rescored(searched.vectors, queries, candidates, k, searched.metric)
+    rows, scores = rescored(searched, queries, candidates, k)
 
-    # Everything dropped scored at most `dropped` in float32. Is the last place beyond what rounding can do?
-    scale = np.where(lengths > 0, lengths, 1) if searched.metric == "dot" else np.ones(len(queries))
-    last = scores[:, -1] / scale  # as the sweep saw it
-    tolerance = _tolerance(searched, candidates)
-    unsure = np.flatnonzero(dropped >= last - tolerance)  # NaN (fewer than k rows): nothing was dropped
+    # What was dropped seemed to score `dropped` at most. Could it stand in the last place, in spite of rounding?
+    scale = lengths if searched.metric == "dot" else np.ones(len(queries))
+    with np.errstate(over="ignore"):
+        below = np.nextafter(scores[:, -1], np.float32(-np.inf))  # whatever rounds to the last score is above
+    unsure = np.flatnonzero(dropped >= _floors(searched, below, scale))  # NaN (fewer than k rows): nothing was dropped
     if len(unsure):
-        low, high = (last - tolerance)[unsure], (last + tolerance)[unsure]
-        tied = _in_band(searched, unit[unsure], left_out[unsure], low, high, max(TIES, 2 * k))
-        for at, found in zip(unsure, tied, strict=True):
-            both = np.union1d(candidates[at][candidates[at] >= 0], searched.rows(found))[None]
-            rows[at : at + 1], scores[at : at + 1] = rescored(
-                searched.vectors, queries[at : at + 1], both, k, searched.metric
-            )
+        rows[unsure], scores[unsure] = _all_in_doubt(
+            searched, queries[unsure], unit[unsure], k, left_out[unsure], below[unsure], scale[unsure]
+        )
     return rows, scores
 
 
-def _tolerance(searched: Vectors, candidates: Rows) -> NDArray[np.float64]:
-    """[q]: how far a float32 product of unit queries may be from the truth; four times what is usual."""
-    unit = 2.0**-24 * (8 + 4 * searched.vectors.shape[1] ** 0.5)
-    if searched.metric == "cosine":
-        return np.full(len(candidates), unit)
-    inverse = np.where(candidates < 0, 0, searched.inverse_norms[candidates])
-    norms = np.divide(1.0, inverse, out=np.zeros(inverse.shape), where=inverse > 0)
-    return unit * norms.max(axis=1, initial=0)
+def _floors(searched: Vectors, scores: Floats, scale: NDArray[np.float64]) -> Floats:
+    """[q]: a row for which the sweep gives less than this scores less than `scores`; `scale` is what divides these."""
+    slack = searched.error if searched.metric == "cosine" else 0.0
+    low = scores / np.where(scale > 0, scale, 1) - slack
+    return np.nextafter(np.clip(low, LOWEST, LARGEST).astype(np.float32), LOWEST)
 
 
 def _sweep(searched: Vectors, unit: Floats, left_out: Rows) -> Iterator[tuple[int, Floats]]:
-    """Products of all queries with one block of rows after another: (position of its first row, [q, block])."""
+    """Products of all queries with one block of rows after another: (position of its first row, [q, block]).
+
+    Cosines may be off by `searched.error` either way. Dot products have each row's possible error added to them, since
+    that grows with its length: they are never less than the truth.
+    """
     rows, dim = len(searched), searched.vectors.shape[1]
     block = max(1, PRODUCTS // len(unit))
     if searched.among is not None:
@@ -158,8 +171,11 @@ def _sweep(searched: Vectors, unit: Floats, left_out: Rows) -> Iterator[tuple[in
             _few_products(x, unit, products)
         else:
             np.matmul(unit, x.T, out=products)
+        inverse = searched.inverse_norms[taken]
         if searched.metric == "cosine":
-            products *= searched.inverse_norms[taken]
+            products *= inverse
+        else:
+            products += np.float32(searched.error) / np.where(inverse > 0, inverse, np.float32(1 / SHORT))
         inside = excluding[(left_out[excluding] >= start) & (left_out[excluding] < stop)]
         products[inside, left_out[inside] - start] = -np.inf
         yield start, products
@@ -253,28 +269,59 @@ class _Best:
         return positions, self.dropped
 
 
-def _in_band(
-    searched: Vectors, unit: Floats, left_out: Rows, low: NDArray[np.float64], high: NDArray[np.float64], most: int
-) -> list[Rows]:
-    """For each query the first `most` positions whose float32 score lies in [low, high], ascending."""
-    found: list[list[Rows]] = [[] for _ in unit]
-    missing = np.full(len(unit), most)
-    floor, ceiling = low.astype(np.float32), high.astype(np.float32)
-    floor, ceiling = np.nextafter(floor, np.float32(-np.inf)), np.nextafter(ceiling, np.float32(np.inf))
+def _all_in_doubt(
+    searched: Vectors, queries: Floats, unit: Floats, k: int, left_out: Rows, below: Floats, scale: NDArray[np.float64]
+) -> tuple[Rows, Floats]:
+    """Rows and scores [q, k], chosen from every row whose score may be more than `below` [q]: k at least are.
+
+    In the order of the rows, so that once k are found one with an equal score comes too late. A product in float64
+    tells nearly always how the exact score rounds, for all queries at once; where it does not, that is formed.
+    """
+    below, floors = below.copy(), _floors(searched, below, scale)
+    rows, scores = [np.empty(0, np.int64) for _ in queries], [np.empty(0, np.float32) for _ in queries]
+    step = max(1, RESCORED // max(len(queries), searched.vectors.shape[1]))
     for start, products in _sweep(searched, unit, left_out):
-        for query in np.flatnonzero(missing > 0):
-            line = products[query]
-            inside = np.flatnonzero((line >= floor[query]) & (line <= ceiling[query]))[: missing[query]]
-            found[query].append(inside + start)
-            missing[query] -= len(inside)
-        if not missing.any():
-            break
-    return [np.concatenate(parts) for parts in found]
+        passed = products >= floors[:, None]
+        columns = np.flatnonzero(passed.any(axis=0))
+        for first in range(0, len(columns), step):
+            some = columns[first : first + step]
+            candidates = searched.rows(some + start)
+            low, high = _brackets(searched, queries, candidates)
+            wanted = passed[:, some] & (high > below[:, None])
+            for at in np.flatnonzero(wanted.any(axis=1)):
+                found = np.flatnonzero(wanted[at])
+                theirs, vague = low[at, found], low[at, found] != high[at, found]
+                theirs[vague] = _exact_scores(searched, queries[at : at + 1], candidates[found[vague]][None])[0]
+                both = np.concatenate([scores[at], theirs])
+                order = np.argsort(-both, kind="stable")[:k]
+                rows[at], scores[at] = np.concatenate([rows[at], candidates[found]])[order], both[order]
+                if len(order) == k:
+                    below[at] = max(below[at], scores[at][-1])
+        floors = _floors(searched, below, scale)
+    return np.stack(rows), np.stack(scores)
 
 
-def _exact_scores(vectors: Floats, queries: Floats, candidates: Rows, metric: Metric) -> Floats:
+def _brackets(searched: Vectors, queries: Floats, rows: Rows) -> tuple[Floats, Floats]:
+    """[q, n] twice: numbers between which the exact scores are; equal ones are these scores."""
+    q, x = queries.astype(np.float64), searched.vectors[rows].astype(np.float64)
+    lengths, norms = np.sqrt((q * q).sum(axis=1)), np.sqrt((x * x).sum(axis=1))
+    if searched.metric == "cosine":
+        q /= lengths[:, None]
+        x /= np.where(norms > 0, norms, 1)[:, None]
+        x[searched.inverse_norms[rows] == 0] = 0
+        lengths, norms = np.ones(len(q)), np.where(searched.inverse_norms[rows] > 0, 1.0, 0.0)
+    products = q @ x.T
+    error = 2.0**-52 * (8 + len(x.T)) * lengths[:, None] * norms  # of this product and of the exact score together
+    return _rounded(products - error), _rounded(products + error)
+
+
+def _rounded(scores: NDArray[np.float64]) -> Floats:
+    return np.clip(scores, -LARGEST, LARGEST).astype(np.float32)
+
+
+def _exact_scores(searched: Vectors, queries: Floats, candidates: Rows) -> Floats:
     """Scores [q, c] of candidate rows, each summed by itself in float64 so that equal vectors score equally."""
-    width, dim = candidates.shape[1], vectors.shape[1]
+    width, dim = candidates.shape[1], searched.vectors.shape[1]
     scores = np.empty(candidates.shape, np.float32)
     step = max(1, RESCORED // max(width * dim, 1))
     for start in range(0, len(queries), step):
@@ -283,10 +330,11 @@ def _exact_scores(vectors: Floats, queries: Floats, candidates: Rows, metric: Me
         lengths = np.sqrt((q * q).sum(axis=1))[:, None]
         columns = max(1, RESCORED // max(len(q) * dim, 1))
         for first in range(0, width, columns):
-            x = vectors[candidates[part, first : first + columns]].astype(np.float64)  # -1 reads a row nobody uses
+            rows = candidates[part, first : first + columns]
+            x = searched.vectors[rows].astype(np.float64)  # -1 reads a row nobody uses
             exact = (x * q[:, None, :]).sum(axis=2)
-            if metric == "cosine":
+            if searched.metric == "cosine":
                 norms = lengths * np.sqrt((x * x).sum(axis=2))
-                exact = np.divide(exact, norms, out=np.zeros_like(exact), where=norms > 0)
-            scores[part, first : first + columns] = np.clip(exact, -LARGEST, LARGEST)
+                exact = np.divide(exact, norms, out=np.zeros_like(exact), where=searched.inverse_norms[rows] > 0)
+            scores[part, first : first + columns] = _rounded(exact)
     return scores

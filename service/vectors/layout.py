@@ -5,7 +5,7 @@
     labels.npy             int32 [rows], number of a row's class, -1 none; only where the graph has labels
     encoder.safetensors    the trained encoder; only where the run exported it
     spec.json              the run's spec
-    inverse_norms.npy      float32 [rows], 1 / |vector|, 0 for a zero vector
+    inverse_norms.npy      float32 [rows], 1 / |vector|, 0 for a zero vector or one shorter than 2⁻¹⁰⁰
     ids.*                  where a row is found by its id (service.vectors.ids)
     version.json           VersionInfo; written last, before the folder gets its name
     index.<kind>.faiss, index.<kind>.json, download.parquet    made later, each atomically
@@ -27,7 +27,7 @@ LABELS = "labels.npy"
 ENCODER = "encoder.safetensors"
 SPEC = "spec.json"
 DOWNLOAD = "download.parquet"
-_FORMAT = 1
+FORMAT = 1
 
 IndexKind = Literal["hnsw", "ivf"]
 IdType = Literal["int", "str"]
@@ -64,7 +64,7 @@ def index_files(kind: IndexKind) -> tuple[str, str]:
 
 def as_document(info: VersionInfo) -> dict[str, Any]:
     """VersionInfo as version.json holds it."""
-    return {"format": _FORMAT, **asdict(info)}
+    return {"format": FORMAT, **asdict(info)}
 
 
 def read_info(directory: Path) -> VersionInfo:
@@ -77,7 +77,7 @@ def read_info(directory: Path) -> VersionInfo:
     path = directory / VERSION_FILE
     document = json.loads(path.read_bytes())
     try:
-        if document.pop("format") != _FORMAT:
+        if document.pop("format") != FORMAT:
             raise ValueError("another format")
         classes = document["classes"]
         info = VersionInfo(**document | {"classes": None if classes is None else tuple(map(str, classes))})

@@ -1,24 +1,28 @@
 """Versions and their files on the way out: those that the rules of retention no longer keep, and what deleting left.
 
 Files are only removed for versions that this database has deleted (it remembers them for a month), never because it
-does not know them: that may be another database. Temporary folders of builds are worth nothing, and are removed once
-nobody can be writing to them.
+does not know them: that may be another database. Temporary folders and files of builds are worth nothing, and are
+removed once nobody can be writing to them. The jobs that published or indexed a version go with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
 import time
-from functools import partial
+from collections.abc import Iterable
+from pathlib import Path
 
-from service.discarded import discard, sweep_discarded
+from service.discarded import discard, remove, set_aside, sweep_discarded
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import InUse, NotFound
-from service.store.records import Embedding
+from service.store.records import VERSION, Embedding
 
-LEFT_SECONDS = 3_600.0  # after which a temporary folder that nobody publishes to was left by a killed process
+LEFT_SECONDS = 3_600.0  # after which what nobody publishes or indexes to was left by a killed process
+FORGOTTEN_AT_ONCE = 500  # jobs of deleted versions, by a sweep
 _DAY = 86_400.0
 _TEMPORARY = re.compile(r"\.([0-9a-z]{1,32})\.[^.]+\.tmp")
 
@@ -31,6 +35,7 @@ def remove_version(version: str, store: Store, settings: Settings) -> Embedding:
     """
     embedding = store.embeddings.delete(version)
     _remove_files(version, store, settings)
+    _forget_jobs([embedding.job_id, *(str(entry.get("job")) for entry in embedding.indexes.values())], store, settings)
     return embedding
 
 
@@ -61,14 +66,44 @@ def sweep_versions(store: Store, settings: Settings, *, older_than: float = LEFT
     for version in store.embeddings.deleted():
         if settings.version_directory(version).exists():
             _remove_files(version, store, settings)
+    _forget_jobs(store.embeddings.jobs_of_deleted(FORGOTTEN_AT_ONCE), store, settings)
     limit = time.time() - older_than
-    publishing = {embedding.version for embedding in store.embeddings.unfinished()}
+    unfinished = {embedding.version for embedding in store.embeddings.unfinished()}
     for folder in settings.embeddings.iterdir():
         match = _TEMPORARY.fullmatch(folder.name)
         with contextlib.suppress(FileNotFoundError):  # completed, or removed, in this very moment
-            if match and match[1] not in publishing and folder.stat().st_mtime < limit:
+            if match and match[1] not in unfinished and folder.stat().st_mtime < limit:
                 discard(folder)
+            elif VERSION.fullmatch(folder.name) and folder.name not in unfinished:
+                _remove_temporary_files(folder, limit)
+
+
+def _remove_temporary_files(folder: Path, limit: float) -> None:
+    """Remove what a killed builder of an index or of a Parquet file has left of it, last written before `limit`."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):  # gone in this very moment, or locked: someone is writing to it
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_mtime < limit:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(path.stat(), os.fstat(descriptor)):  # not completed and begun anew meanwhile
+                        path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _remove_files(version: str, store: Store, settings: Settings) -> None:
-    store.embeddings.remove_files(version, partial(discard, settings.version_directory(version)))
+    aside: list[Path | None] = []
+    store.embeddings.remove_files(version, lambda: aside.append(set_aside(settings.version_directory(version))))
+    for folder in aside:  # after the transaction, in which others would wait for gigabytes to be removed
+        remove(folder)
+
+
+def _forget_jobs(job_ids: Iterable[str], store: Store, settings: Settings) -> None:
+    """Delete those that have ended. Folders first: if we are killed in between, a sweep finds the rest by the rows."""
+    for job_id in job_ids:
+        job = store.jobs.get(job_id)
+        if job is not None and job.is_terminal:
+            discard(settings.job_directory(job_id))
+            with contextlib.suppress(NotFound):  # someone else did it
+                store.jobs.delete(job_id)

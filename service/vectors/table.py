@@ -27,7 +27,7 @@ class Table:
     directory: Path
     info: VersionInfo
     vectors: NDArray[np.float32]  # [N, dim]
-    inverse_norms: NDArray[np.float32]  # [N], 0 for a zero vector
+    inverse_norms: NDArray[np.float32]  # [N], 0 for a zero vector or one shorter than 2⁻¹⁰⁰
     labels: NDArray[np.int32] | None  # [N], place in info.classes, -1 none
     ids: IdIndex
 

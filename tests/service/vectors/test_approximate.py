@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +68,9 @@ def test_document_vouches_for_the_file(table, kind):
     content = (table.directory / f"index.{kind}.faiss").read_bytes()
     assert document["bytes"] == len(content)
     assert document["sha256"] == hashlib.sha256(content).hexdigest()
-    assert {"kind", "recall_at_10", "sample", "parameters", "seconds", "bytes", "sha256"} <= document.keys()
+    assert document.keys() == {
+        "format", "kind", "rows", "dim", "parameters", "effort", "recall_at_10", "sample", "seconds", "bytes", "sha256",
+    }  # fmt: skip
     assert not list(table.directory.glob(".*"))
 
 
@@ -78,15 +83,50 @@ def test_an_index_is_well_below_a_second_copy_of_the_vectors(tmp_path: Path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_thread_builds_the_same_index_again(table, kind):
     before = (table.directory / f"index.{kind}.faiss").read_bytes()
+    (table.directory / f"index.{kind}.json").unlink()
     build_index(table, kind, threads=1)
     assert (table.directory / f"index.{kind}.faiss").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_index_is_not_built_again(table, kind):
+    files = [table.directory / f"index.{kind}.{suffix}" for suffix in ("faiss", "json")]
+    before = [(file.stat().st_ino, file.stat().st_mtime_ns) for file in files]
+    assert build_index(table, kind, threads=1) == json.loads(files[1].read_text())
+    assert [(file.stat().st_ino, file.stat().st_mtime_ns) for file in files] == before
+
+
+def test_two_who_build_at_once_make_one_index(tmp_path: Path):
+    table = make_table(tmp_path, 300, 4)
+    at_work, go_on = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def first(what: str, share: float) -> None:
+        if what == "adding":
+            at_work.set()
+            assert go_on.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(build_index, table, "hnsw", threads=1, progress=first)
+        assert at_work.wait(60)
+        half_written = table.directory / ".index.hnsw.faiss.12345.tmp"
+        half_written.write_bytes(b"by the first")
+        two = pool.submit(build_index, table, "hnsw", threads=1, progress=lambda what, share: told.append(what))
+        with pytest.raises(TimeoutError):
+            two.result(0.5)
+        assert half_written.exists()
+        half_written.unlink()
+        go_on.set()
+        assert one.result(60) == two.result(60)
+    assert told == ["done"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 2, 9, 40])
 def test_tiny_tables_have_an_index_too(tmp_path: Path, kind, rows):
     table = make_table(tmp_path, vectors=clustered(rows, 5))
-    assert build_index(table, kind, threads=1)["recall_at_10"] == 1
+    document = build_index(table, kind, threads=1)
+    assert (document["recall_at_10"], document["sample"]) == ((1, rows) if rows > 1 else (0, 0))  # one has no neighbour
     found, scores = open_index(table, kind).nearest(table, table.vectors[:1], 1)
     assert found.tolist() == [[0]]
     assert scores[0, 0] == pytest.approx(1)
@@ -97,7 +137,14 @@ def test_zero_and_equal_vectors_can_be_indexed(tmp_path: Path, kind):
     vectors = np.concatenate([np.zeros((300, 6), np.float32), np.repeat(clustered(3, 6), 200, axis=0)])
     document = build_index(make_table(tmp_path, vectors=vectors), kind, threads=1)
     assert 0 <= document["recall_at_10"] <= 1
-    assert 0 < document["sample"] <= 500
+    assert document["sample"] == 500
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recall_is_measured_on_all_the_queries_there_are(tmp_path: Path, kind):
+    vectors = np.zeros((3000, 6), np.float32)
+    vectors[1000:1120] = clustered(120, 6)
+    assert build_index(make_table(tmp_path, vectors=vectors), kind, threads=1)["sample"] == 120
 
 
 def test_recall_that_cannot_be_reached_is_told_as_it_is(tmp_path: Path, monkeypatch):
@@ -130,6 +177,17 @@ def damage_empty(index: Path, document: Path) -> None:
     index.write_bytes(b"")
 
 
+@pytest.mark.parametrize("damage", [damage_cut_short, damage_other_bytes, damage_document, damage_other_table])
+def test_a_damaged_index_is_built_again(tmp_path: Path, damage):
+    table = make_table(tmp_path, vectors=clustered(60, 5))
+    build_index(table, "hnsw", threads=1)
+    content = (table.directory / "index.hnsw.faiss").read_bytes()
+    damage(table.directory / "index.hnsw.faiss", table.directory / "index.hnsw.json")
+    build_index(table, "hnsw", threads=1)
+    open_index(table, "hnsw")
+    assert (table.directory / "index.hnsw.faiss").read_bytes() == content
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", [
     damage_cut_short, damage_other_bytes, damage_document, damage_effort, damage_other_table, damage_empty,
@@ -153,6 +211,23 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path):
     with pytest.raises(Infrastructure, match="could not be written"):
         build_index(table, "hnsw", threads=1)
     assert not (table.directory / "index.hnsw.json").exists()
+    assert not list(table.directory.glob(".*"))
+
+
+@pytest.mark.parametrize("suffix", ["faiss", "json"])
+def test_a_disk_that_is_full_at_either_file_can_be_tried_again(tmp_path: Path, monkeypatch, suffix):
+    replace = os.replace
+
+    def refuse(source, target):
+        if str(target).endswith(f"index.ivf.{suffix}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    table = make_table(tmp_path, 50, 4)
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(Infrastructure, match="No space left"):
+        build_index(table, "ivf", threads=1)
+    assert not (table.directory / "index.ivf.json").exists()
     assert not list(table.directory.glob(".*"))
 
 

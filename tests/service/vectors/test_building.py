@@ -155,9 +155,19 @@ def test_a_vector_that_is_not_finite_is_refused_by_its_row(tmp_path, bad):
 
 
 def test_norms_of_zero_tiny_and_huge_vectors_are_finite():
-    vectors = np.array([[0, 0], [3, 4], [1e-44, 0], [3e38, 3e38], [1e-30, 0]], np.float32)
-    expected = [0, 0.2, 0, 1 / (3e38 * np.sqrt(2)), 1e30]
+    vectors = np.array([[0, 0], [3, 4], [1e-44, 0], [6e17, 6e17], [1e-30, 0], [5e-31, 5e-31]], np.float32)
+    expected = [0, 0.2, 0, 1 / (6e17 * np.sqrt(2)), 1e30, 0]
     assert np.allclose(inverse_norms(vectors), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("long", [2e18, 3e38])
+def test_a_vector_too_long_to_be_searched_is_refused_by_its_row(tmp_path, long):
+    vectors = np.ones((20, 3), np.float32)
+    vectors[13] = long, -long, long
+    with pytest.raises(InvalidInput, match=r"row 13: is .* long"):
+        publish(make_export(tmp_path / "run", vectors=vectors), tmp_path)
+    assert names(tmp_path) == []
 
 
 def test_a_version_that_is_there_is_not_made_again(tmp_path):
@@ -180,6 +190,18 @@ def test_something_incomplete_in_its_place_is_replaced(tmp_path, damage):
         (target / ("version.json" if damage == "no document" else "inverse_norms.npy")).unlink()
     publish(run, tmp_path)
     assert Table.open(target).vectors.shape == (9, 2)
+    assert names(tmp_path) == [VERSION]
+
+
+def test_a_version_in_a_format_of_another_release_is_left_alone(tmp_path):
+    run = make_export(tmp_path / "run", 9, 2)
+    target = publish(run, tmp_path)
+    document = json.loads((target / "version.json").read_text()) | {"format": 2}
+    (target / "version.json").write_text(json.dumps(document))
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    with pytest.raises(Infrastructure, match="format that this release does not know"):
+        publish(run, tmp_path)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     assert names(tmp_path) == [VERSION]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.vectors import exact
+from service.vectors import building, exact
 from service.vectors.exact import nearest
 
 
@@ -131,6 +131,79 @@ def test_more_equal_vectors_than_are_ever_kept_give_the_first_rows(queries):
     assert rows.tolist() == [list(range(50))] * queries
 
 
+def nearly_equal(rows: int, dim: int, spread: float) -> NDArray[np.float32]:
+    """Vectors as of an encoder that has collapsed: most differ by less than float32 products can tell."""
+    return (normal(1, dim, 7).astype(np.float64) + spread * normal(rows, dim)).astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("spread", [1e-3, 1e-4, 1e-6])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_vectors_that_differ_by_less_than_float32_can_tell_come_in_their_true_order(metric, spread, queries):
+    vectors = nearly_equal(12_000, 16, spread)
+    assert_same(vectors, vectors[:queries], 10, metric=metric)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_nearly_equal_vectors_in_small_blocks_with_filter_and_exclusion(metric):
+    vectors = nearly_equal(900, 8, 1e-5)
+    vectors[100:500] = vectors[3]
+    among = np.sort(np.random.default_rng(0).choice(900, 700, replace=False))
+    exclude = np.array([among[0], -1, 3, among[600], 899])
+    assert_same(vectors, vectors[[0, 1, 3, 300, 899]], 12, metric=metric, among=among, exclude=exclude)
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+def test_a_long_vector_across_the_query_is_not_lost_by_dot(queries):
+    """Its float32 product is off by far more than the whole products of the others."""
+    random = np.random.default_rng(0)
+    for attempt in range(12):
+        vectors = normal(3000, 64, attempt) * np.float32(1e-3)
+        asked = normal(queries, 64, 100 + attempt)
+        query = asked[0].astype(np.float64)
+        long = 3e5 * random.standard_normal(64)
+        long = (long - (long @ query) / (query @ query) * query).astype(np.float32)
+        vectors[777] = long if long.astype(np.float64) @ query > 0 else -long
+        assert_same(vectors, asked, 10, metric="dot")
+        vectors[1000:1050] = vectors[777] * random.uniform(-1, 1, (50, 1))  # more than there are places to spare
+        assert_same(vectors, asked, 10, metric="dot")
+
+
+def test_vectors_too_short_for_float32_score_nothing():
+    vectors = normal(3000, 12)
+    vectors[::3] *= np.float32(1e-36)
+    norms = building.inverse_norms(vectors)
+    rows, scores = nearest(vectors, norms, vectors[1:3], 3000)
+    vectors[::3] = 0
+    for line, values, wanted in zip(rows, scores, reference(vectors, vectors[1:3], 3000), strict=True):
+        assert line.tolist() == [row for row, _ in wanted]
+        np.testing.assert_allclose(values, [score for _, score in wanted], rtol=2e-7)
+
+
+@pytest.mark.filterwarnings("error")
+def test_dot_products_beyond_float32_are_the_largest_number_and_tie():
+    vectors = normal(5000, 8) * np.float32(1e17)
+    queries = np.concatenate([normal(3, 8, 1) * np.float32(1e30), normal(3, 8, 2) * np.float32(1e-44)])
+    rows, scores = nearest(vectors, inverse_norms(vectors), queries, 40, metric="dot")
+    products = vectors.astype(np.float64) @ queries.astype(np.float64).T
+    largest = np.finfo(np.float32).max
+    for line, values, true in zip(rows[:3], scores[:3], products.T, strict=False):
+        assert line.tolist() == np.flatnonzero(true > largest)[:40].tolist()
+        assert (values == largest).all()
+    assert_same(vectors, queries[3:], 40, metric="dot")
+    rows, scores = nearest(abs(vectors), inverse_norms(vectors), -abs(queries[:2]), 40, metric="dot")
+    assert rows.tolist() == [list(range(40))] * 2
+    assert (scores == -largest).all()
+
+
+def test_a_zero_query_leaves_out_what_it_must():
+    vectors = normal(5000, 4)
+    queries, exclude = np.zeros((3, 4), np.float32), np.array([2, -1, 4000])
+    rows, _ = nearest(vectors, inverse_norms(vectors), queries, 4, metric="dot", exclude=exclude)
+    assert rows.tolist() == [[0, 1, 3, 4], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("falling", [False, True])
 def test_a_table_in_the_order_of_its_scores(falling):
@@ -150,13 +223,14 @@ def test_huge_and_tiny_numbers_neither_overflow_nor_vanish():
 
 
 def test_the_answer_does_not_depend_on_the_company_of_a_query():
-    vectors, queries = normal(3000, 48), normal(40, 48, 1)
-    norms = inverse_norms(vectors)
-    rows, scores = nearest(vectors, norms, queries, 10)
-    for number in range(40):
-        alone = nearest(vectors, norms, queries[number : number + 1], 10)
-        assert (alone[0][0] == rows[number]).all()
-        assert (alone[1][0] == scores[number]).all()
+    queries = normal(40, 48, 1)
+    for vectors in (normal(3000, 48), nearly_equal(3000, 48, 1e-4)):
+        norms = inverse_norms(vectors)
+        rows, scores = nearest(vectors, norms, queries, 10)
+        for number in range(40):
+            alone = nearest(vectors, norms, queries[number : number + 1], 10)
+            assert (alone[0][0] == rows[number]).all()
+            assert (alone[1][0] == scores[number]).all()
 
 
 def peak_bytes(*arguments, **options) -> int:
@@ -181,6 +255,12 @@ def test_memory_stays_bounded_for_many_queries_and_large_k():
     queries = normal(600, 8, 1)  # more than one group
     answer = 600 * 1000 * 12
     assert peak_bytes(vectors, inverse_norms(vectors), queries, 1000) < answer + (150 << 20)
+
+
+def test_memory_stays_bounded_where_all_rows_are_in_doubt():
+    vectors = nearly_equal(60_000, 4, 1e-6)
+    for queries in (1, 100):
+        assert peak_bytes(vectors, inverse_norms(vectors), vectors[:queries], 10) < 100 << 20
 
 
 def test_threads_search_at_once_and_get_their_own_answers():

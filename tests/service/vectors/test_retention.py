@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import time
 
 import pytest
 
+from service import discarded
 from service.settings import Settings
 from service.store import open_store
 from service.store.errors import InUse
+from service.store.records import NewJob
 from service.vectors.concluding import publish_job
 from service.vectors.retention import remove_version, retire, sweep_versions
-from tests.service.store.published import ready, trained
+from tests.service.store.published import end_publishing, indexing_job, publishing_job, ready, trained
 
 
 @pytest.fixture
@@ -112,3 +116,84 @@ def test_temporary_folders_go_once_nobody_can_be_writing_to_them(store, settings
         folder(settings, name, age=age)
     sweep_versions(store, settings)
     assert left(settings) == sorted(names.keys() - {".01k9vect0rs000000000000001.77.tmp"})
+
+
+def test_others_can_write_while_the_files_of_a_version_are_removed(store, settings, monkeypatch):
+    version = ready(store).version
+    folder(settings, version)
+    really, submitted = shutil.rmtree, []
+
+    def slowly(path, **options):
+        submitted.append(store.jobs.submit(NewJob("train", {}, "hash", "digits"))[0].id)
+        really(path, **options)
+
+    monkeypatch.setattr(discarded.shutil, "rmtree", slowly)
+    remove_version(version, store, settings)
+    assert len(submitted) == 1
+    assert left(settings) == []
+
+
+def temporary(place, name, *, age=4_000.0):
+    path = place / name
+    path.write_bytes(b"x")
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def test_files_that_a_killed_builder_left_in_a_version_go_once_nobody_can_be_writing_to_them(store, settings):
+    version, indexed = ready(store).version, ready(store).version
+    store.embeddings.build_index(indexed, "hnsw", indexing_job(indexed))
+    place, other = folder(settings, version), folder(settings, indexed)
+    gone = [temporary(place, ".index.hnsw.faiss.77.tmp"), temporary(place, ".download.parquet.tmp")]
+    kept = [
+        temporary(other, ".index.hnsw.faiss.78.tmp"), temporary(place, ".index.ivf.faiss.79.tmp", age=10.0),
+        temporary(place, "vectors.npy"), temporary(place, "notes.tmp"),
+    ]  # fmt: skip
+    with gone[1].open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # as whoever makes the download holds it
+        sweep_versions(store, settings)
+        assert [path.exists() for path in gone] == [False, True]
+    sweep_versions(store, settings)
+    assert not any(path.exists() for path in gone)
+    assert all(path.exists() for path in kept)
+
+
+def job_folder(settings, job_id):
+    made = settings.job_directory(job_id)
+    made.mkdir(parents=True)
+    (made / "spec.json").write_text("{}")
+    return made
+
+
+def test_the_jobs_that_made_a_version_go_with_it(store, settings):
+    kept, version = ready(store), ready(store).version
+    embedding, _ = store.embeddings.build_index(version, "hnsw", indexing_job(version))
+    made = [embedding.job_id, embedding.indexes["hnsw"]["job"]]
+    store.jobs.cancel(made[1])
+    store.embeddings.finish_index(version, "hnsw", made[1], failure="cancelled")
+    folders = [job_folder(settings, job_id) for job_id in (*made, kept.job_id)]
+    remove_version(version, store, settings)
+    assert [store.jobs.get(job_id) for job_id in made] == [None, None]
+    assert store.events.after(made[0], 0) == []
+    assert [path.exists() for path in folders] == [False, False, True]
+    assert store.jobs.get(kept.job_id) is not None
+    assert store.jobs.get(version) is not None  # the training job is the user's to delete
+
+
+def test_jobs_of_deleted_versions_that_were_not_deleted_with_them_are_swept(store, settings):
+    job = trained(store)
+    first = store.embeddings.get(job.id).job_id
+    store.jobs.cancel(first)
+    second = store.embeddings.create(job, publishing_job(job.id))[0].job_id  # takes the place of the first
+    end_publishing(store, job)
+    folder(settings, job.id)
+    path = job_folder(settings, first)
+    store.embeddings.delete(job.id)  # killed here
+    third = store.embeddings.create(job, publishing_job(job.id))[0]
+    sweep_versions(store, settings)
+    assert store.jobs.get(first) is not None  # the version is there again
+    store.jobs.cancel(third.job_id)
+    store.embeddings.delete(job.id)
+    sweep_versions(store, settings)
+    assert [store.jobs.get(job_id) for job_id in (first, second, third.job_id)] == [None] * 3
+    assert not path.exists()

@@ -119,6 +119,12 @@ def test_auto_passes_over_an_index_that_misses_too_much(tmp_path: Path, monkeypa
     assert searcher.search(table.vectors[:1], 3, backend="ivf").backend == "ivf"
 
 
+def test_auto_passes_over_an_index_whose_recall_nobody_could_measure(tmp_path: Path):
+    table = make_table(tmp_path, vectors=np.zeros((50, 4), np.float32))
+    assert build_index(table, "hnsw", threads=1)["sample"] == 0
+    assert Searcher(table, use_index_from=0).search(np.ones((1, 4), np.float32), 3).backend == "exact"
+
+
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])
 def test_what_an_index_cannot_find_is_searched_exactly(tmp_path: Path, kind):
     """Equal vectors crowd a graph and leave lists empty: large k reaches beyond what the index finds."""
