@@ -81,7 +81,7 @@ bench-service: env  ## the service under load, beside a bare FastAPI route
 	$(BIN)/python tests/benchmarks/service.py submit
 
 bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
-	$(BIN)/python tests/benchmarks/search.py
+	$(BIN)/python -m tests.benchmarks.search
 	$(BIN)/python tests/benchmarks/retrieval.py
 
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)

@@ -2,7 +2,8 @@
 
 One child per API process, started when first asked, one request at a time; it ends when nobody has asked for a while.
 A request that takes too long, is cancelled or kills the child costs that child its life, never the next request its
-answer: frames can only follow each other while both sides are in step.
+answer: frames can only follow each other while both sides are in step. Opening a version (loading torch, encoder and
+graph) has a limit of its own: no request could ever be answered if it counted, and a large graph took longer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trainer.inference import frames
 from trainer.parallel.connection import python_path
 
 MOST_WAITING = 16
+OPENING_SECONDS = 600.0  # for torch, an encoder and its graph, which stay open for later requests
 _STREAM_BYTES = 8 << 20
 _END_SECONDS = 5.0
 _PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "NML_DATA")
@@ -61,7 +63,8 @@ class Inference:
         Raises:
             InvalidInput: the request is at fault.
             Infrastructure: the graph is gone, torch is not installed, the child died, or too many are waiting.
-            TimeoutError: it took longer than `inference_seconds`, or its turn did not come within that.
+            TimeoutError: it took longer than `inference_seconds`, or its turn did not come within that, or the version
+                could not be opened within OPENING_SECONDS.
         """
         _, found = await self._ask("embed", directory, head, arrays)
         return found["vectors"]
@@ -94,6 +97,7 @@ class Inference:
         if self._waiting > MOST_WAITING:
             raise Infrastructure(f"busy: {MOST_WAITING} requests for new nodes or classes are waiting. Try again later")
         try:
+            opening = frames.encode({"do": "open", "directory": str(directory), "head": {"to": do}})
             parts = frames.encode({"do": do, "directory": str(directory), "head": head}, arrays)
         except (frames.FrameError, ValueError, TypeError) as error:
             raise InvalidInput(f"this cannot be sent to be computed: {error}") from error
@@ -102,7 +106,12 @@ class Inference:
             async with asyncio.timeout(self._settings.inference_seconds):
                 await self._lock.acquire()
             try:
-                answer, found = await self._exchange(parts)
+                late = f"the version could not be opened within {OPENING_SECONDS:g} seconds"
+                answer, found = await self._exchange(opening, OPENING_SECONDS, late)
+                if "error" not in answer:
+                    seconds = self._settings.inference_seconds
+                    late = f"no answer within {seconds:g} seconds. Send fewer nodes or labels at a time"
+                    answer, found = await self._exchange(parts, seconds, late)
             finally:
                 self._lock.release()
         finally:
@@ -112,14 +121,16 @@ class Inference:
             return answer["ok"], found
         raise (InvalidInput if failure["kind"] == "invalid" else Infrastructure)(failure["message"])
 
-    async def _exchange(self, parts: list[bytes | memoryview]) -> tuple[dict[str, Any], frames.Arrays]:
+    async def _exchange(
+        self, parts: list[bytes | memoryview], seconds: float, late: str
+    ) -> tuple[dict[str, Any], frames.Arrays]:
         """Send one frame and read one. Whatever goes wrong on the way, the child is not used again."""
         if self._closed:
             raise Infrastructure("the service is stopping. Try again later")
         self._forget_idle()
         child = None
         try:
-            async with asyncio.timeout(self._settings.inference_seconds):
+            async with asyncio.timeout(seconds):
                 child = await self._started()
                 answer = await _converse(child, parts)
         except (ConnectionError, asyncio.IncompleteReadError, frames.FrameError) as error:
@@ -127,9 +138,7 @@ class Inference:
                 "the process that computes new nodes and classes died. Ask for less at a time, or try again"
             ) from error
         except TimeoutError:
-            raise TimeoutError(
-                f"no answer within {self._settings.inference_seconds:g} seconds. Send fewer nodes or labels at a time"
-            ) from None
+            raise TimeoutError(late) from None
         else:
             self._idle = asyncio.get_running_loop().call_later(self._settings.inference_idle_seconds, self._rest)
             child = None
@@ -195,9 +204,14 @@ async def _converse(child: Process, parts: list[bytes | memoryview]) -> tuple[di
 
 
 async def _end(child: Process) -> None:
-    """Close its stdin, at which it leaves, and see that it does."""
+    """Close its pipes, at which it leaves, and see that it does."""
     if child.stdin is not None:
         child.stdin.close()
+    # Process has no public way to its transport. In the middle of a large answer nobody reads the pipe any more: its
+    # end would never be seen, `wait` not return, and the descriptor and what was read stay with us.
+    stdout = child._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+    if stdout is not None:
+        stdout.close()
     try:
         await asyncio.wait_for(child.wait(), _END_SECONDS)
     except TimeoutError:

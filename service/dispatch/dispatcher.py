@@ -40,6 +40,7 @@ SHORT: tuple[Kind, ...] = ("import", "publish", "index")  # beside the training
 FORCED_SECONDS = 15.0  # beyond the grace, for processes that are killed to be gone
 PATIENCE = 10  # unexpected errors in a row over one job
 SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
+RESWEEP_SECONDS = 60.0  # after one that failed
 DAY_SECONDS = 86_400.0
 log = logging.getLogger("service.dispatch")
 
@@ -68,7 +69,9 @@ class Dispatcher:
             store, self.owner, seconds=settings.lease_seconds, touch=self._touch_leashes,
             patience=settings.leash_seconds,
         )  # fmt: skip
-        self._beaten = self._swept = float("-inf")
+        self._beaten = float("-inf")
+        self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions)
+        self._due = [float("-inf")] * len(self._sweeps)
         self._is_cut_off = False
 
     def run(self, stop: Stop | threading.Event) -> None:
@@ -143,14 +146,30 @@ class Dispatcher:
         for job in self._store.claims.expire():
             log.info("job %s: its deadline passed before its turn came", job.id)
         settle(self._store)
-        if now - self._swept >= SWEEP_SECONDS:
-            self._swept = now
-            with contextlib.suppress(OSError):
-                sweep_uploads(self._settings, self._store)
-                for parent in (self._settings.runs, self._settings.jobs):
-                    sweep_discarded(parent)
-            with contextlib.suppress(OSError):
-                sweep_versions(self._store, self._settings)
+        self._sweep(now)
+
+    def _sweep(self, now: float) -> None:
+        """Remove files that nobody needs; one sweep that fails is tried again soon, and hinders no other."""
+        for number, sweep in enumerate(self._sweeps):
+            if now < self._due[number]:
+                continue
+            self._due[number] = now + RESWEEP_SECONDS
+            try:
+                sweep()
+            except (OSError, Unavailable) as error:
+                log.warning("files that nobody needs could not be removed, tried again soon: %s", error)
+            else:
+                self._due[number] = now + SWEEP_SECONDS
+
+    def _sweep_uploads(self) -> None:
+        sweep_uploads(self._settings, self._store)
+
+    def _sweep_runs(self) -> None:
+        for parent in (self._settings.runs, self._settings.jobs):
+            sweep_discarded(parent)
+
+    def _sweep_versions(self) -> None:
+        sweep_versions(self._store, self._settings)
 
     def _take_over(self, host: str) -> None:
         """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""
@@ -199,7 +218,8 @@ class Dispatcher:
             # With nothing beside it, even a job that was planned for a larger machine gets its chance. A cluster knows
             # by itself what fits.
             counts = self.cares and self._settings.runner == "local"
-            free = self._settings.memory_bytes - used if counts else None
+            # One that uses more than there is must not keep those out that need none, or say nothing of it.
+            free = max(0, self._settings.memory_bytes - used) if counts else None
             lease = self._settings.lease_seconds
             job = self._store.claims.claim(self.owner, kinds=kinds, lease_seconds=lease, free_memory=free)
             if job is None:

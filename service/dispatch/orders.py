@@ -47,7 +47,9 @@ class Orders:
         return Order(
             job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
             {**self.environment(), **own}, directory,
-            # a sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit
+            # A sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit. The
+            # figure of an index says what fits beside it, and may be less than it needs (concluding.index_job): as a
+            # limit it would end a build that has the machine to itself.
             memory_bytes=None if job.kind in ("sweep", "index") and not on_ray else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
             leash_seconds=settings.leash_seconds, stop_seconds=settings.stop_grace_seconds,

@@ -9,6 +9,7 @@ history: setting puts on top, rolling back takes off, removing empties it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -16,12 +17,21 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from service.store.clock import now
 from service.store.counters import increase
 from service.store.engine import Database, reading, writing
-from service.store.errors import NotFound, StateConflict
+from service.store.errors import NotFound, StateConflict, StoreError
 from service.store.records import ALIAS, VERSION, Alias, AliasMove, is_automatic
 from service.store.tables import alias_moves, aliases, counters, embeddings
 
 REVISION = "embeddings"  # the counter that grows with every change of a version or an alias
 Reason = Literal["set", "rollback", "automatic", "removed"]
+MayChange = Callable[[str | None], bool]  # whether who asks may change what this owner has made
+
+
+class NotAllowed(StoreError):
+    """The alias is another's."""
+
+
+def _anyone(owner: str | None) -> bool:
+    return True
 
 
 class Aliases:
@@ -43,16 +53,19 @@ class Aliases:
             return [AliasMove(**row._mapping) for row in connection.execute(query)]
 
     def move(
-        self, name: str, version: str, *, owner: str | None, expected: str | None = None, reason: Reason = "set"
-    ) -> Alias:
+        self, name: str, version: str, *, owner: str | None, expected: str | None = None, reason: Reason = "set",
+        may_change: MayChange = _anyone,
+    ) -> Alias:  # fmt: skip
         """Let the name point to a version; where it does so already, nothing changes.
 
         Args:
             owner: who asks. A new name is theirs; one that is there keeps its owner.
             expected: the version to which it must point until now; "": it must not exist.
+            may_change: asked of the owner whom the name has in the moment it moves.
 
         Raises:
             ValueError: no such name is possible.
+            NotAllowed: it is another's.
             NotFound: there is no such version, or it is not ready.
             StateConflict: it does not point to `expected`, or moves by itself.
         """
@@ -60,6 +73,7 @@ class Aliases:
         with writing(self._database) as connection:
             lock_shelf(connection)
             present = find_alias(connection, name)
+            _check_owner(present, may_change)
             _check_expected(name, present, expected)
             if present is not None and present.version == version:
                 return present
@@ -68,11 +82,14 @@ class Aliases:
             previous = None if present is None else present.seq
             return point(connection, name, version, owner=owner, reason=reason, previous=previous)
 
-    def rollback(self, name: str, *, owner: str | None, expected: str | None = None) -> Alias:
+    def rollback(
+        self, name: str, *, owner: str | None, expected: str | None = None, may_change: MayChange = _anyone
+    ) -> Alias:
         """Undo the newest move: back to the version before it that is still there; the next time one further.
 
         Raises:
             ValueError: no such name is possible.
+            NotAllowed: it is another's.
             NotFound: no such name.
             StateConflict: there is nothing to go back to, it does not point to `expected`, or moves by itself.
         """
@@ -80,6 +97,7 @@ class Aliases:
         with writing(self._database) as connection:
             lock_shelf(connection)
             present = find_alias(connection, name)
+            _check_owner(present, may_change)
             _check_expected(name, present, expected)
             if present is None:
                 raise NotFound(f"there is no alias {name}")
@@ -92,10 +110,11 @@ class Aliases:
                 beneath = row.previous
             raise StateConflict(f"alias {name} has never pointed to another version that is still there")
 
-    def remove(self, name: str, *, owner: str | None) -> None:
+    def remove(self, name: str, *, owner: str | None, may_change: MayChange = _anyone) -> None:
         """Forget the name; its history stays.
 
         Raises:
+            NotAllowed: it is another's.
             NotFound: no such name.
             StateConflict: it moves by itself.
         """
@@ -103,8 +122,10 @@ class Aliases:
             raise _moves_by_itself(name)
         with writing(self._database) as connection:
             lock_shelf(connection)
-            if find_alias(connection, name) is None:
+            present = find_alias(connection, name)
+            if present is None:
                 raise NotFound(f"there is no alias {name}")
+            _check_owner(present, may_change)
             drop(connection, name, owner=owner)
 
     def list(self, *, after: str | None = None, limit: int = 100) -> tuple[list[Alias], str | None]:
@@ -191,6 +212,11 @@ def _check_name(name: str) -> None:
 
 def _moves_by_itself(name: str) -> StateConflict:
     return StateConflict(f"alias {name} follows the newest version by itself; choose another name for one to set")
+
+
+def _check_owner(present: Alias | None, may_change: MayChange) -> None:
+    if present is not None and not may_change(present.owner):
+        raise NotAllowed("it was made with another key; only that key or one with the scope admin may change it")
 
 
 def _check_expected(name: str, present: Alias | None, expected: str | None) -> None:

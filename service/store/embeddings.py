@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Row, Text, delete, insert, or_, select, type_coerce, update
@@ -21,7 +22,7 @@ from service.store.clock import now
 from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import Fenced, InUse, NotFound, StateConflict
 from service.store.jobs import as_job, insert_job, is_active
-from service.store.records import Embedding, Job, NewJob, Shelf, automatic_aliases, bare_name
+from service.store.records import TERMINAL, Embedding, Job, NewJob, Shelf, automatic_aliases, bare_name
 from service.store.tables import aliases, deleted_versions, embeddings, jobs
 
 _REMEMBERED = 30 * 86_400.0  # seconds for which files of a deleted version are looked for
@@ -128,7 +129,9 @@ class Embeddings:
             return _change(connection, version, indexes=there.indexes | {kind: entry})
 
     def delete(self, version: str) -> Embedding:
-        """Forget a version; its files are the caller's to remove (`remove_files`). Automatic aliases fall back.
+        """Forget a version; its files (`remove_files`) and ended jobs are the caller's to remove.
+
+        Automatic aliases fall back.
 
         Raises:
             NotFound: no such version.
@@ -153,16 +156,16 @@ class Embeddings:
             changed(connection)
             return there
 
-    def remove_files(self, version: str, remove: Callable[[], None]) -> bool:
-        """Call `remove` if the version was deleted and not published anew; nobody can do that meanwhile.
+    def remove_files(self, version: str, set_aside: Callable[[], None]) -> bool:
+        """Call `set_aside` if the version was deleted and not published anew; nobody can do that meanwhile.
 
-        Returns whether it was called.
+        It must be quick: on SQLite nobody else can write until it returns. Returns whether it was called.
         """
         with writing(self._database) as connection:
             query = select(deleted_versions.c.version).where(deleted_versions.c.version == version)
             if connection.execute(query.with_for_update()).first() is None:
                 return False
-            remove()
+            set_aside()
             return True
 
     def deleted(self) -> list[str]:
@@ -171,6 +174,14 @@ class Embeddings:
             long_ago = now(connection) - _REMEMBERED
             connection.execute(delete(deleted_versions).where(deleted_versions.c.time < long_ago))
             return list(connection.execute(select(deleted_versions.c.version)).scalars())
+
+    def jobs_of_deleted(self, limit: int) -> list[str]:
+        """Some ended jobs that have published or indexed versions which were deleted lately, at most `limit`."""
+        ended = select(jobs.c.id, jobs.c.spec).where(jobs.c.kind.in_(("publish", "index")), jobs.c.state.in_(TERMINAL))
+        with reading(self._database) as connection:
+            gone = set(connection.execute(select(deleted_versions.c.version)).scalars())
+            found = (row.id for row in connection.execute(ended) if row.spec.get("version") in gone) if gone else ()
+            return list(islice(found, limit))
 
     def revision(self) -> int:
         """Grows with every change of a version or an alias."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import time
@@ -15,6 +16,7 @@ ACTIVE: tuple[State, ...] = ("queued", "running", "cancelling")
 ALIAS = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 VERSION = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")  # what `new_id` makes; an alias never looks like that
 LATEST = "latest"  # follows the newest version by itself, as do names that begin with it and a dot
+_ALIAS_LENGTH = 64
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case
 
 
@@ -228,8 +230,17 @@ def bare_name(dataset: str) -> str:
 
 
 def automatic_aliases(dataset: str) -> tuple[str, str]:
-    """The names that follow the newest version: of all, and of this data set (lower case, cut to 64 characters)."""
-    return LATEST, f"{LATEST}.{bare_name(dataset).lower()}"[:64]
+    """The names that follow the newest version: of all, and of this data set alone.
+
+    The latter is `latest.<name>`. An alias is in lower case and has at most 64 characters: a name that does not fit is
+    lowered and cut, and ends with a hash of the whole, so that no two data sets share one (Cora: latest.cora-6631…).
+    """
+    name = bare_name(dataset)
+    own = f"{LATEST}.{name}"
+    if own != own.lower() or len(own) > _ALIAS_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+        own = f"{own.lower()[: _ALIAS_LENGTH - len(digest) - 1]}-{digest}"
+    return LATEST, own
 
 
 def is_automatic(alias: str) -> bool:

@@ -49,6 +49,7 @@ def test_train_then_evaluate_through_the_command_line(tmp_path):
     assert "accuracy" in nml("evaluate", out).stdout
 
 
+@pytest.mark.slow
 def test_own_files_come_back_under_their_own_ids(tmp_path):
     names = [f"p-{number}" for number in range(40, 0, -1)]
     nodes = "\n".join(f"{name},{i % 2},{i % 3},{i % 5}" for i, name in enumerate(names))

@@ -68,6 +68,7 @@ def test_what_was_written_is_told_as_json(tmp_path: Path, nml):
     assert written["bytes"] == stored
 
 
+@pytest.mark.slow
 def test_named_graphs_are_imported_with_their_settings_and_replaced_on_request(nml):
     options = ["import", "g", "--dataset", "synthetic", "--set", "data.synthetic.nodes=40", "--json"]
     assert json.loads(nml(*options).stdout)["num_nodes"] == 40

@@ -114,13 +114,24 @@ def test_answers_of_the_child_are_the_published_vectors(home, version):
         os.kill(child, 0)
 
 
-def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path):
+def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path, monkeypatch):
+    monkeypatch.delenv("NML_DATA", raising=False)
     one = {"features": np.zeros((1, 30), np.float32)}
     changed = json.loads((version / "spec.json").read_text())
     changed["data"]["synthetic"]["seed"] = 1
     gone = json.loads((version / "spec.json").read_text())
     gone["data"] = {"name": "imported", "imported": "papers.0123"}
-    cases = {"changed": (changed, "another graph"), "gone": (gone, r"no longer there \(data set papers.0123\): upload")}
+    elsewhere = json.loads((version / "spec.json").read_text())
+    elsewhere["data"] = {"name": "physics"}
+    about = json.loads((version / "version.json").read_text())
+    del about["export"]["model_sha256"]
+    same = json.loads((version / "spec.json").read_text())
+    cases = {
+        "changed": (changed, "another graph"),
+        "gone": (gone, r"no longer there \(data set papers.0123\): upload"),
+        "elsewhere": (elsewhere, r"not on this machine \(data set physics\)"),
+        "unsaid": (same, "files of this version cannot be read"),
+    }
     for name, (spec, _) in cases.items():
         place = tmp_path / name
         place.mkdir()
@@ -128,6 +139,8 @@ def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path
             os.link(file, place / file.name)
         (place / "spec.json").unlink()
         (place / "spec.json").write_text(json.dumps(spec))
+    (tmp_path / "unsaid" / "version.json").unlink()
+    (tmp_path / "unsaid" / "version.json").write_text(json.dumps(about))
 
     async def steps(inference):
         for name, (_, message) in cases.items():
@@ -151,11 +164,19 @@ FAKE = textwrap.dedent("""
     from trainer.inference import frames
     while (message := frames.read(sys.stdin.buffer)) is not None:
         head = message[0]["head"]
+        if message[0]["do"] == "open":
+            name = os.path.basename(message[0]["directory"])
+            time.sleep(float(name[5:]) if name.startswith("takes") else 0)
+            frames.write(sys.stdout.buffer, {"ok": {}}, {})
+            continue
         time.sleep(head.get("sleep", 0))
         if "die" in head:
             os._exit(9)
         if "babble" in head:
             print("this is no frame at all", flush=True)
+            continue
+        if "pour" in head:
+            frames.write(sys.stdout.buffer, {"ok": {}}, {"vectors": np.zeros((head["pour"], 1), np.float32)})
             continue
         told = {"pid": os.getpid(), "n": head.get("n"), "environ": sorted(os.environ)}
         frames.write(sys.stdout.buffer, {"ok": told}, {})
@@ -210,6 +231,41 @@ def test_a_request_that_takes_too_long_is_ended_with_its_child(tmp_path, fake):
         assert not alive(first)
 
     run(Settings(home=tmp_path, inference_seconds=2), steps, **fake)
+
+
+def test_opening_a_version_may_take_longer_than_an_answer(tmp_path, fake, monkeypatch):
+    async def steps(inference):
+        told = await inference.classify(Path("/takes2"), {"n": 1}, {})
+        assert told["n"] == 1
+        monkeypatch.setattr("service.inference.OPENING_SECONDS", 0.5)
+        with pytest.raises(TimeoutError, match=r"could not be opened within 0\.5 seconds"):
+            await inference.classify(Path("/takes100"), {"n": 2}, {})
+        monkeypatch.setattr("service.inference.OPENING_SECONDS", 60)
+        assert (await ask(inference, n=3))["n"] == 3
+
+    run(Settings(home=tmp_path, inference_seconds=1.5), steps, **fake)
+
+
+def test_a_request_cancelled_in_the_middle_of_a_large_answer_leaves_nothing_behind(tmp_path, fake):
+    """Its child ends by itself: `wait` would not return while the pipe is neither read nor closed."""
+
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    async def steps(inference):
+        await ask(inference)
+        before = open_files()
+        for _ in range(3):
+            asked = asyncio.create_task(inference.embed(tmp_path, {"pour": 200_000_000}, {}))
+            while inference._child is None or len(inference._child.stdout._buffer) < 20_000_000:
+                await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await asyncio.wait_for(asyncio.gather(*inference._ending), 4)  # less than _END_SECONDS
+        await ask(inference)
+        assert open_files() <= before
+
+    run(Settings(home=tmp_path), steps, **fake)
 
 
 def test_a_cancelled_request_leaves_no_answer_to_the_next(tmp_path, fake):

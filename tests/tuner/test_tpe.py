@@ -94,6 +94,7 @@ def test_optuna_says_nothing_and_keeps_quieter_settings(capfd):
         optuna.logging.set_verbosity(before)
 
 
+@pytest.mark.slow
 def test_tpe_finds_better_settings_than_random_search():
     """Mean over seeds of the best of 40 trials, and of their second half, which TPE knows where to look for."""
     space = {path: SPACE[path] for path in ("objective.temperature", "optimiser.lr", "objective.inner_steps")}

@@ -1,10 +1,13 @@
 """`python -m trainer.inference`: answers frames (trainer.inference.frames) from stdin on stdout, one at a time.
 
+    {"do": "open", "directory": D, "head": {"to": "embed"}}      -> {"ok": {}}, likewise {"to": "classify"}
     {"do": "embed", "directory": D, "head": {"nodes": m}}        -> arrays {"vectors": [m, dim]}
     {"do": "classify", "directory": D, "head": {"classes": C}}   -> {"ok": figures}, arrays rows, classes, confidence
     what fails                                                   -> {"error": {"kind": "invalid" | "infra", "message"}}
 
-D is a version's folder. Ends when stdin does, also in the middle of a computation: nobody would read the answer.
+D is a version's folder. To open it loads torch and, to embed, encoder and graph, as far as they are not loaded yet: a
+caller who asks for that first can give it another time limit than the rest. Ends when stdin does, also in the middle of
+a computation: nobody would read the answer.
 """
 
 from __future__ import annotations
@@ -60,15 +63,15 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _answer(request: dict[str, Any], arrays: frames.Arrays, state: list[Versions]) -> tuple[dict[str, Any], Any]:
     do, directory, head = request.get("do"), request.get("directory"), request.get("head")
-    if do not in ("embed", "classify") or not isinstance(directory, str) or not isinstance(head, dict):
-        raise InvalidInput(f"cannot do {do!r}; known are embed and classify.")
+    if do not in ("open", "embed", "classify") or not isinstance(directory, str) or not isinstance(head, dict):
+        raise InvalidInput(f"cannot do {do!r}; known are open, embed and classify.")
     try:
         import torch  # noqa: F401
     except ImportError as error:
         raise Infrastructure(
             f"new nodes and classes need torch, not installed here ({error}). Run pip install 'nml-gcl[train]'."
         ) from error
-    if do == "classify":
+    if do == "classify" or (do == "open" and head.get("to") == "classify"):
         import numpy as np
 
         from trainer.inference.classify import classify_request
@@ -77,6 +80,8 @@ def _answer(request: dict[str, Any], arrays: frames.Arrays, state: list[Versions
             vectors = np.load(Path(directory) / "vectors.npy", mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise Infrastructure("the vectors of this version cannot be read. Publish it again.") from error
+        if do == "open":
+            return {"ok": {}}, {}
         figures, found = classify_request(vectors, head, arrays)
         return {"ok": figures}, found
     from trainer.inference.new_nodes import embed_new_nodes
@@ -85,6 +90,8 @@ def _answer(request: dict[str, Any], arrays: frames.Arrays, state: list[Versions
     if not state:
         state.append(Versions())
     version = state[0].get(Path(directory))
+    if do == "open":
+        return {"ok": {}}, {}
     nodes = head.get("nodes")
     if type(nodes) is not int:
         raise InvalidInput("head.nodes must be the number of new nodes.")

@@ -4,7 +4,9 @@ How good it is, is measured on labels that the measured classifier has not seen:
 each fold the decay is chosen on a quarter of the other folds (by cross-entropy), the classifier then fitted on all of
 them, and the fold looked at once. Predictions come from one further classifier, made alike of all labels.
 
-Of very many labels (rows × width × classes beyond MOST_WORK) a seeded sample is used, as the protocol text says.
+Of very many labels a seeded sample is used, as the protocol text says. Where even a few labels of each class are too
+much work (trainer.inference.effort), decay is not chosen, there are two folds or none, and each fit has fewer
+iterations; beyond that the request is refused.
 """
 
 from __future__ import annotations
@@ -18,17 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.errors import InvalidInput
+from trainer.inference.effort import PER_CLASS, Effort, check_predictions, effort, most_rows
 from trainer.inference.logistic import Scaling, fit, loss, probabilities
 from trainer.quality.rows import Rows
 from trainer.seeds import generator
 
 MOST_LABELS = 100_000
 MOST_CLASSES = 1_000
-MOST_WORK = 50_000_000  # products of a pass over the labels; a classification makes a few thousand passes
 DECAYS = (1.0, 0.1, 0.03, 0.01, 0.003, 1e-3, 1e-4)  # from stiff to free, each starting from the one before
-ONLY_DECAY = (1e-2,)  # where there are too few labels, or too much work, for a choice
+ONLY_DECAY = 1e-2  # where there are too few labels, or too much work, for a choice
 FOLDS = 5
-_PER_CLASS = 4  # labels of a class that are used at least, however many classes there are
 
 
 def classify(
@@ -54,7 +55,8 @@ def classify(
         the classifier's own probability.
 
     Raises:
-        InvalidInput: not two classes, a row that is none, contradicting labels, more than the bounds.
+        InvalidInput: not two classes, a row that is none, contradicting labels, more than the bounds, more work than
+            a request may be.
     """
     table = Rows.of(vectors)
     if not 0 <= seed < 2**63:
@@ -64,12 +66,13 @@ def classify(
     present, y = (torch.from_numpy(part) for part in np.unique(labels, return_inverse=True))
     if len(present) < 2:
         raise InvalidInput(f"all {len(labels)} labels are of one class; give examples of at least 2.")
+    check_predictions(len(wanted), table.dim, len(present))
     chosen = _sampled(y, table.dim, len(present), seed)
     y = y[chosen]
+    spent = effort(len(y), table.dim, len(present))
     raw = table.take(torch.from_numpy(rows)[chosen])
-    heavy = raw.numel() * len(present) > MOST_WORK
-    figures = _judge(raw, y, len(present), seed, heavy=heavy)
-    scaling, weight = _learn(raw, y, len(present), seed, -1, ONLY_DECAY if heavy else DECAYS)
+    figures = _judge(raw, y, len(present), seed, spent)
+    scaling, weight = _learn(raw, y, len(present), seed, -1, spent)
     used = f"{len(y)} of {len(labels)} labels" if len(y) < len(labels) else f"{len(labels)} labels"
     figures["used"] = len(y)
     figures["majority"] = float(torch.bincount(y).max()) / len(y)
@@ -134,14 +137,14 @@ def _wanted(labelled: NDArray[np.int64], predict: NDArray[np.int64] | None, tabl
 
 
 def _sampled(y: Tensor, dim: int, classes: int, seed: int) -> Tensor:
-    """Which labels are used, ascending: all, or a random share of each class, at least _PER_CLASS of it."""
-    most = max(MOST_WORK // (dim * classes), _PER_CLASS * classes)
+    """Which labels are used, ascending: all, or a random share of each class, at least PER_CLASS of it."""
+    most = most_rows(dim, classes)
     if len(y) <= most:
         return torch.arange(len(y))
     draw = torch.rand(len(y), generator=generator(seed, "classify sample"))
     rank = _rank_in_class(y, draw)
     size = torch.bincount(y, minlength=classes)
-    quota = (size * (most - _PER_CLASS * classes)).div(len(y), rounding_mode="floor") + _PER_CLASS
+    quota = (size * (most - PER_CLASS * classes)).div(len(y), rounding_mode="floor") + PER_CLASS
     return (rank < quota[y]).nonzero().squeeze(1)
 
 
@@ -156,42 +159,43 @@ def _rank_in_class(y: Tensor, draw: Tensor) -> Tensor:
     return rank
 
 
-def _judge(raw: Tensor, y: Tensor, classes: int, seed: int, *, heavy: bool) -> dict[str, Any]:
+def _judge(raw: Tensor, y: Tensor, classes: int, seed: int, spent: Effort) -> dict[str, Any]:
     """Accuracy on folds that their classifier has not seen."""
     smallest = int(torch.bincount(y, minlength=classes).min())
+    reason = None
     if smallest < 2:
         reason = "a class has a single example, and none would be left to judge by; give at least 2 of each"
+    elif not spent.judges:
+        reason = f"{classes} classes take too long to be learned more than once; give labels of fewer classes"
+    if reason is not None:
         return {"accuracy": None, "deviation": None, "folds": 0, "reason": reason, "protocol": "not judged"}
-    folds = 2 if heavy else min(FOLDS, smallest)
-    decays = ONLY_DECAY if heavy else DECAYS
+    folds = 2 if spent.is_heavy else min(FOLDS, smallest)
     fold = _rank_in_class(y, torch.rand(len(y), generator=generator(seed, "classify folds"))) % folds
     shares = []
     for number in range(folds):
         learned, held = (fold != number).nonzero().squeeze(1), (fold == number).nonzero().squeeze(1)
-        scaling, weight = _learn(raw[learned], y[learned], classes, seed, number, decays)
+        scaling, weight = _learn(raw[learned], y[learned], classes, seed, number, spent)
         guessed = probabilities(scaling(raw[held]), weight).argmax(1)
         shares.append(float((guessed == y[held]).double().mean()))
-    how = "" if heavy else ", decay chosen inside each fold"
+    how = "" if spent.is_heavy else ", decay chosen inside each fold"
     return {
         "accuracy": float(np.mean(shares)), "deviation": float(np.std(shares, ddof=1)), "folds": folds, "reason": None,
         "protocol": f"accuracy over {folds} stratified folds (mean and deviation between folds){how}",
     }  # fmt: skip
 
 
-def _learn(
-    raw: Tensor, y: Tensor, classes: int, seed: int, fold: int, decays: tuple[float, ...]
-) -> tuple[Scaling, Tensor]:
-    """Choose the decay on a quarter of each class, then fit on all of these rows."""
+def _learn(raw: Tensor, y: Tensor, classes: int, seed: int, fold: int, spent: Effort) -> tuple[Scaling, Tensor]:
+    """Choose the decay on a quarter of each class, unless that is too much work, then fit on all of these rows."""
     scaling = Scaling.of(raw)
     x = scaling(raw)
     rank = _rank_in_class(y, torch.rand(len(y), generator=generator(seed, "classify choice", fold + 1)))
     held = (rank % 4 == 1).nonzero().squeeze(1)  # of a class with one label none, of one with 2 to 5 labels one
-    if len(decays) == 1 or not len(held):
-        return scaling, fit(x, y, classes, decays[0] if len(decays) == 1 else ONLY_DECAY[0])
+    if spent.is_heavy or not len(held):
+        return scaling, fit(x, y, classes, ONLY_DECAY, iterations=spent.iterations)
     learned = (rank % 4 != 1).nonzero().squeeze(1)
     tried: list[tuple[float, Tensor, float]] = []
     weight = None
-    for decay in decays:
+    for decay in DECAYS:
         weight = fit(x[learned], y[learned], classes, decay, weight)
         tried.append((loss(x[held], y[held], weight), weight, decay))
     _, start, decay = min(tried, key=lambda attempt: attempt[0])  # of equals the stiffest

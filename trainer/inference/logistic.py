@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_ITERATIONS = 100
 _GRADIENT = 1e-4  # largest slope at which it is done, of a loss of about 1: below, no prediction changes
 
 
@@ -35,7 +34,9 @@ class Scaling:
         return (rows - self.mean) / self.length
 
 
-def fit(x: Tensor, y: Tensor, classes: int, decay: float, start: Tensor | None = None) -> Tensor:
+def fit(
+    x: Tensor, y: Tensor, classes: int, decay: float, start: Tensor | None = None, *, iterations: int = 100
+) -> Tensor:
     """Weights [d + 1, classes], the last row being the bias.  x: [n, d], y: [n] class numbers; start: weights."""
     shape, rows = (x.shape[1] + 1, classes), torch.arange(len(y))
 
@@ -45,7 +46,8 @@ def fit(x: Tensor, y: Tensor, classes: int, decay: float, start: Tensor | None =
         error = log_p.exp()
         error[rows, y] -= 1
         error /= len(y)
-        gradient = torch.cat([(x.T @ error).add_(weight[:-1], alpha=decay), error.sum(0, keepdim=True)])
+        slope = (error.T @ x).T  # ten times as fast as x.T @ error where classes are few
+        gradient = torch.cat([slope.add_(weight[:-1], alpha=decay), error.sum(0, keepdim=True)])
         value = float(-log_p[rows, y].mean(dtype=torch.float64)) + decay / 2 * float(weight[:-1].square().sum())
         return value, gradient.double().numpy().reshape(-1)
 
@@ -54,7 +56,7 @@ def fit(x: Tensor, y: Tensor, classes: int, decay: float, start: Tensor | None =
     begin = np.zeros(shape) if start is None else start.double().numpy()
     found = minimize(
         loss_and_gradient, begin.reshape(-1), method="L-BFGS-B", jac=True,
-        options={"maxiter": _ITERATIONS, "gtol": _GRADIENT, "ftol": 0.0},
+        options={"maxiter": iterations, "gtol": _GRADIENT, "ftol": 0.0},
     )  # fmt: skip
     return torch.from_numpy(found.x).view(shape).to(x.dtype)
 

@@ -23,7 +23,7 @@ from trainer.graph import Graph
 from trainer.inference.extended import Neighbourhood, neighbourhood, new_edges
 from trainer.inference.features import Preparation, features_of
 from trainer.nn.encoder import Encoder
-from trainer.run.layerwise import _Layers, _layers
+from trainer.run.layerwise import Layers, layers_of
 from trainer.run.scratch import Table
 from trainer.run.sums import ENTRY_BYTES, Source, aggregate, sparse_times
 
@@ -57,7 +57,7 @@ def embed_new_nodes(
     )  # fmt: skip
     with torch.no_grad():
         around = neighbourhood(graph, edges, len(encoder.weights))
-        vectors = _embed(_layers(encoder, graph), graph, around, x, edges.place)
+        vectors = _embed(layers_of(encoder, graph), graph, around, x, edges.place)
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         raise InvalidInput(
@@ -75,7 +75,7 @@ def _integers(arrays: Mapping[str, NDArray[Any]], name: str, length: int, value:
 
 
 def _embed(
-    layers: _Layers, graph: Graph, around: Neighbourhood, x: Tensor, place: NDArray[np.int64]
+    layers: Layers, graph: Graph, around: Neighbourhood, x: Tensor, place: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     weight = layers.weights[0]
     scale = around.degree.to(weight.dtype).rsqrt_()

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import DataSpec, TrainSpec, parse_spec
+from trainer.data import public
 from trainer.datasets import load
 from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput, TrainerError
 from trainer.graph import Graph
+from trainer.home import nml_home
 from trainer.inference.features import Preparation, standardisation
 from trainer.nn.encoder import Encoder
 from trainer.run.export import ENCODER_FILE, read_encoder
@@ -77,15 +79,22 @@ def open_version(directory: Path) -> Version:
 def _documents(directory: Path) -> tuple[dict[str, Any], TrainSpec]:
     try:
         about = json.loads((directory / "version.json").read_text(encoding="utf-8"))
-        if not isinstance(about["export"]["graph_sha256"], str) or not isinstance(about["rows"], int):
-            raise ValueError("version.json names no graph")
+        made_of = (about["export"]["graph_sha256"], about["export"]["model_sha256"])
+        if not all(isinstance(digest, str) for digest in made_of) or not isinstance(about["rows"], int):
+            raise ValueError("version.json does not say which graph and encoder it was made of")
         return about, parse_spec(read_document(directory / "spec.json"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Infrastructure("the files of this version cannot be read. Publish it again.") from error
 
 
 def _graph(spec: DataSpec, expected: str) -> Graph:
+    """The graph, from this machine's disk alone: a request that is waited for downloads nothing."""
     name = spec.imported or spec.name
+    if spec.name in public.SETS and not public.is_offline(spec.name, nml_home()):
+        raise Infrastructure(
+            f"the graph this version was trained on is not on this machine (data set {name}). Train on it here once, "
+            "or set NML_DATA to a folder that has it."
+        )
     gone = f"the graph this version was trained on is no longer there (data set {name}): upload it again"
     try:
         graph = load(spec)

@@ -63,7 +63,7 @@ def embed_layerwise(
     """
     if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= graph.num_nodes):
         raise InvalidInput(f"{rows} are not nodes of {graph.name}. Give range(a, b), 0 <= a < b <= {graph.num_nodes}.")
-    layers = _layers(encoder, graph)
+    layers = layers_of(encoder, graph)
     key = {
         "model": model_digest, "graph": graph_digest or graph.fingerprint(), "dtype": str(layers.weights[0].dtype),
         "rows": None if rows is None else [rows.start, rows.stop], "buffer_mb": buffer_mb,
@@ -91,7 +91,7 @@ def model_digest(encoder: Encoder) -> str:
 
 
 @dataclass(frozen=True)
-class _Layers:
+class Layers:
     """The encoder's dense half, and in which order each layer works."""
 
     weights: list[Tensor]
@@ -123,16 +123,17 @@ class _Layers:
         return rows
 
 
-def _layers(encoder: Encoder, graph: Graph) -> _Layers:
+def layers_of(encoder: Encoder, graph: Graph) -> Layers:
+    """What of the encoder works on rows of this graph; sparse features make the first layer multiply first."""
     weights = [weight.detach() for weight in encoder.weights]
     first = [weight.shape[0] > weight.shape[1] for weight in weights]
     first[0] = first[0] or graph.x.layout == torch.sparse_csr
     activation = copy.deepcopy(encoder.activation).eval()  # a copy, so that the encoder's own mode is left alone
-    return _Layers(weights, [bias.detach() for bias in encoder.biases], activation, [*first, False])
+    return Layers(weights, [bias.detach() for bias in encoder.biases], activation, [*first, False])
 
 
 def _sweep_all(
-    layers: _Layers, graph: Graph, scratch: Scratch, rows: range | None, buffer: int, progress: Progress
+    layers: Layers, graph: Graph, scratch: Scratch, rows: range | None, buffer: int, progress: Progress
 ) -> None:
     """All sweeps from where `scratch` says; a piece is safe on disk before it counts as done."""
     sweeps, dtype = layers.sweeps, layers.weights[0].dtype
@@ -165,7 +166,7 @@ def _sweep_all(
 
 
 def _computation(
-    layers: _Layers, sweep: int, graph: Graph, scale: Tensor, table: Table, held: Tensor | None, buffer: int
+    layers: Layers, sweep: int, graph: Graph, scale: Tensor, table: Table, held: Tensor | None, buffer: int
 ) -> tuple[int, Callable[[Tensor], Tensor]]:
     """How many rows a piece of this sweep may have, and the function from ascending nodes to their rows.
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from service.dispatch.dispatcher import Dispatcher
+from service.dispatch.dispatcher import RESWEEP_SECONDS, SWEEP_SECONDS, Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.orders import Orders
 from service.dispatch.place import place
@@ -462,3 +462,48 @@ def test_a_container_of_the_same_name_is_another_place(store, settings, orders):
     dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
     dispatcher.step()
     assert (store.jobs.get(job.id).lease_owner, dispatcher.cares) == ("other", {})
+
+
+def test_a_job_that_uses_more_than_there_is_keeps_no_job_out_that_needs_none(dispatching, store, settings):
+    large = submit(store, epochs=100, seconds=0.1, job={"memory_bytes": 10 * settings.memory_bytes})
+    dispatching()
+    running(store, large.id)
+    small = submit(store, epochs=1, job={"memory_bytes": None})
+    assert ended(store, small.id).state == "succeeded"
+    assert store.jobs.get(large.id).state == "running"
+    store.jobs.cancel(large.id)
+    ended(store, large.id)
+
+
+@pytest.mark.parametrize("failing", ["sweep_uploads", "sweep_discarded", "sweep_versions"])
+@pytest.mark.parametrize("error", [Unavailable("away"), PermissionError("no")])
+def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
+    store, settings, orders, monkeypatch, failing, error
+):
+    swept: list[str] = []
+    broken = [failing]
+
+    def stand_in(name):
+        def sweep(*_):
+            swept.append(name)
+            if name in broken:
+                raise error
+
+        return sweep
+
+    for name in ("sweep_uploads", "sweep_discarded", "sweep_versions"):
+        monkeypatch.setattr(f"service.dispatch.dispatcher.{name}", stand_in(name))
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    dispatcher._sweep(0.0)
+    assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}
+    swept.clear()
+    dispatcher._sweep(RESWEEP_SECONDS - 1)
+    assert swept == []
+    broken.clear()
+    dispatcher._sweep(RESWEEP_SECONDS)
+    assert set(swept) == {failing}
+    swept.clear()
+    dispatcher._sweep(SWEEP_SECONDS - 1)
+    assert swept == []
+    dispatcher._sweep(RESWEEP_SECONDS + SWEEP_SECONDS)
+    assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}

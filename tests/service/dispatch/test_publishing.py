@@ -12,7 +12,8 @@ import pytest
 from service.discarded import discard
 from service.dispatch.orders import Orders
 from service.store.records import NewJob
-from service.vectors.concluding import conclude_index, conclude_publish, publish_job, settled
+from service.vectors.approximate import index_memory
+from service.vectors.concluding import conclude_index, conclude_publish, index_job, most_memory, publish_job, settled
 from service.vectors.layout import read_info
 from tests.service.dispatch.conftest import STANDIN, ended, events_of, submit, until
 from tests.service.dispatch.dispatcher_process import CONCLUDED
@@ -193,3 +194,13 @@ def test_vectors_of_a_real_training_job_with_labels_and_encoder(dispatching, sto
     assert {"vectors.npy", "labels.npy", "encoder.safetensors"} <= names.keys()
     assert contents(settings.version_directory(job.id), names) == contents(run / "embeddings", names)
     assert embedding.metrics == done.result["metrics"]
+
+
+@pytest.mark.parametrize("runner", ["local", "ray"])
+def test_an_index_asks_for_no_more_memory_than_a_dispatcher_gives_out(store, settings, runner):
+    large = {"rows": 10_000_000, "dim": 256}
+    given = settings.model_copy(update={"runner": runner, "memory_limit": "1GB"})
+    job = index_job(ready(store), "hnsw", large, most=most_memory(given))
+    need = index_memory(large["rows"], large["dim"], "hnsw")
+    assert job.memory_bytes == (10**9 if runner == "local" else need)
+    assert index_job(ready(store), "hnsw", {"rows": 1_000, "dim": 8}, most=10**12).memory_bytes < 10**12

@@ -36,6 +36,7 @@ def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, st
     assert not processes_of(settings.home)
 
 
+@pytest.mark.slow
 def test_a_killed_dispatcher_is_followed_by_one_that_goes_on_with_the_same_process(process, store, settings):
     job = submit(store, epochs=80, seed=3, seconds=0.05)
     first = process(lease=30.0)

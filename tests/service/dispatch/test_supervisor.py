@@ -85,6 +85,7 @@ def service(settings):
         one.process.wait()
 
 
+@pytest.mark.slow
 def test_what_dies_is_started_again_and_clients_are_not_refused_meanwhile(service):
     running = service()
     address = running.address()

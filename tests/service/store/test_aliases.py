@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from service.store.errors import InUse, NotFound, StateConflict
-from service.store.records import Alias, Embedding
+from service.store.records import ALIAS, Alias, Embedding, automatic_aliases, is_automatic
 from tests.service.store.conftest import at_once, both
 from tests.service.store.published import ABOUT, ready, trained
 
@@ -179,7 +179,7 @@ def test_publishing_many_at_once_ends_at_the_newest(store):
 
 
 def test_automatic_names_fall_back_when_their_version_is_deleted(store):
-    first, papers, last = ready(store), ready(store, "Papers.0123456789ab"), ready(store)
+    first, papers, last = ready(store), ready(store, "papers.0123456789ab"), ready(store)
     assert store.embeddings.shelf().aliases == {
         "latest": last.version, "latest.digits": last.version, "latest.papers": papers.version,
     }  # fmt: skip
@@ -190,6 +190,17 @@ def test_automatic_names_fall_back_when_their_version_is_deleted(store):
     store.embeddings.delete(papers.version)
     assert store.embeddings.shelf().aliases == {"latest": first.version, "latest.digits": first.version}
     assert moves(store, "latest.papers")[-1] == (None, "removed")
-    anew = ready(store, "Papers.0123456789ab")
+    anew = ready(store, "papers.0123456789ab")
     assert store.aliases.get("latest.papers").version == anew.version
     assert moves(store, "latest.papers")[-1] == (anew.version, "automatic")
+
+
+def test_every_data_set_has_an_automatic_name_of_its_own(store):
+    long = "p" * 90
+    datasets = ("cora", "Cora", "CORA", f"{long}1.0123456789ab", f"{long}2.0123456789ab")
+    versions = {dataset: ready(store, dataset).version for dataset in datasets}
+    names = {dataset: automatic_aliases(dataset)[1] for dataset in datasets}
+    assert names["cora"] == "latest.cora"
+    assert all(ALIAS.fullmatch(name) and is_automatic(name) for name in names.values())
+    assert {dataset: store.aliases.get(name).version for dataset, name in names.items()} == versions
+    assert automatic_aliases("papers.0123456789ab") == automatic_aliases("papers.ba9876543210")

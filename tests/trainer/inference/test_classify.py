@@ -7,8 +7,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from trainer.errors import InvalidInput
-from trainer.inference import classify as module
+from trainer.inference import effort as module
 from trainer.inference.classify import classify
+from trainer.inference.effort import MOST_FEW, MOST_PASS, PER_CLASS, effort, most_rows, pass_cost
 from trainer.inference.logistic import Scaling, fit
 
 
@@ -98,12 +99,12 @@ def test_classes_without_examples_are_never_predicted_and_repeated_labels_count_
     assert once[1]["confidence"][0] == once[1]["confidence"][2]
 
 
-@pytest.mark.parametrize("work, folds", [(20_000, 5), (500, 2)])
-def test_of_very_many_labels_a_sample_is_used_and_told(monkeypatch, work, folds):
-    monkeypatch.setattr(module, "MOST_WORK", work)
+@pytest.mark.parametrize("work, most, folds", [(1_000_000, 361, 5), (500, 12, 2)])
+def test_of_very_many_labels_a_sample_is_used_and_told(monkeypatch, work, most, folds):
+    monkeypatch.setattr(module, "MOST_PASS", work)
     x, y = clouds(n=2_000, apart=4.0)
     figures, found = classify(x, np.arange(1_500), y[:1_500], 3)
-    assert figures["used"] <= max(work // 48, 12)
+    assert figures["used"] <= most
     assert f"{figures['used']} of 1500 labels" in figures["protocol"]
     assert figures["folds"] == folds
     assert (found["classes"] == y[1_500:]).mean() > 0.7
@@ -136,3 +137,45 @@ def test_vectors_that_are_all_the_same_give_an_honest_guess():
     figures, found = classify(np.ones((50, 4), np.float32), np.arange(20), np.arange(20) % 2, 2)
     assert figures["accuracy"] == 0.5
     assert np.allclose(found["confidence"], 0.5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dim", [1, 64, 512, 2_048, 8_192])
+@pytest.mark.parametrize("classes", [2, 7, 100, 400, 1_000])
+def test_the_work_is_bounded_whatever_is_asked_for(dim, classes):
+    """Passes are counted here as they are made: a fit for every decay and fold, or one each."""
+    rows = most_rows(dim, classes)
+    assert rows >= PER_CLASS * classes
+    if (dim, classes) == (8_192, 1_000):
+        with pytest.raises(InvalidInput, match="fewer classes"):
+            effort(rows, dim, classes)
+        return
+    spent = effort(rows, dim, classes)
+    cost = pass_cost(rows, dim, classes)
+    if spent.is_heavy:
+        folds = 2 * pass_cost(rows // 2, dim, classes) if spent.judges else 0
+        assert 1.2 * spent.iterations * (cost + folds) <= 1.2 * MOST_FEW
+        assert spent.iterations >= 15
+    else:
+        assert (cost, spent.iterations) <= (MOST_PASS, 100)
+
+
+def test_many_classes_are_learned_with_fewer_iterations_and_at_last_not_judged(monkeypatch):
+    x, y = clouds(n=400, dim=16, classes=20, apart=6.0)
+    monkeypatch.setattr(module, "MOST_PASS", 1)
+    for most, folds in ((10**9, 2), (12_000_000, 0)):
+        monkeypatch.setattr(module, "MOST_FEW", most)
+        figures, found = classify(x, np.arange(300), y[:300], 20)
+        assert (figures["folds"], figures["accuracy"] is None) == (folds, folds == 0)
+        assert (found["classes"] == y[300:]).mean() > 0.7
+    assert "take too long" in figures["reason"]
+    monkeypatch.setattr(module, "MOST_FEW", 10**6)
+    with pytest.raises(InvalidInput, match="20 classes of vectors with 16 values"):
+        classify(x, np.arange(300), y[:300], 20)
+
+
+def test_more_predictions_than_can_be_made_in_time_are_refused_with_their_number(monkeypatch):
+    monkeypatch.setattr(module, "MOST_PREDICTED", 100 * (3 + 16) * (16 + 128) // 2)
+    x, y = clouds()
+    with pytest.raises(InvalidInput, match=r"560 nodes are asked for; .* 100 can be told at a time"):
+        classify(x, np.arange(40), y[:40], 3)
+    classify(x, np.arange(40), y[:40], 3, predict=np.arange(100))

@@ -19,6 +19,7 @@ def found(tmp_path_factory, repo_root):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES)
 def test_two_workers_have_the_losses_of_one_with_the_doubled_batch(found, scope):
     alone = losses(scope, 40, Team.solo())

@@ -147,6 +147,7 @@ def test_closed_form_is_uniform_for_a_large_coefficient():
     torch.testing.assert_close(m * 50, torch.ones_like(m), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_closed_form_is_not_beaten_by_mirror_descent_from_five_starts():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(40, generator=generator, dtype=torch.float64) * 2
@@ -166,6 +167,7 @@ def test_closed_form_refuses_a_degenerate_coefficient():
         ClosedForm(0.5)
 
 
+@pytest.mark.slow
 def test_a_trained_distance_separates_clusters_where_the_published_similarity_cannot():
     """Methods 2.4-A in small: only a distance can give close pairs small weights."""
     generator = torch.Generator().manual_seed(0)

@@ -21,6 +21,7 @@ def members(request, tmp_path_factory, repo_root) -> list[dict[str, np.ndarray]]
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
 
 
+@pytest.mark.slow
 def test_team_of_a_process_group_knows_its_place(members):
     assert [list(found["place"]) for found in members] == [[rank, len(members)] for rank in range(len(members))]
 

@@ -51,6 +51,7 @@ def watched(run: Path) -> list[tuple[int, float | None, float | None]]:
     return [(at, m.get("val_accuracy"), m.get("link_auc")) for at, m in found if "watch_seconds" in m]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [{}, BATCHES], ids=["whole", "batches"])
 def test_watching_changes_no_bit_of_what_is_learned(tmp_path, sampling):
     plain = trainer.fit(spec(0, sampling=sampling), tmp_path / "plain")
