@@ -54,7 +54,9 @@ def embed(
 
 
 def classify(
-    labels: Annotated[Path, typer.Option(metavar="FILE", help="CSV with the columns id and label")],
+    labels: Annotated[
+        Path, typer.Option(metavar="FILE", help="CSV with the columns id and label; rows without a label do not count")
+    ],
     ref: RefArgument = "latest",
     predict: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV with a column id; default: all nodes without a label")
@@ -69,7 +71,10 @@ def classify(
 
     nml classify latest --labels some.csv --out all.csv
     """
-    given = {row[0]: row[1] for row in _columns(labels, "id", "label")}
+    rows = _columns(labels, "id", "label")
+    given = {node: label for node, label in rows if label.strip()}
+    if len(given) < len(rows):
+        say(f"{labels}: {len(rows) - len(given):,} rows have no label and are left out")
     wanted = None if predict is None else [row[0] for row in _columns(predict, "id")]
     with connected(url, key) as client:
         found = client.vectors.classify(ref, given, wanted, seed=seed)

@@ -1,4 +1,4 @@
-"""Questions about embeddings as bytes, and arrays in answers: JSON and npy, from and to numpy. Never a pickle."""
+"""Questions about embeddings as bytes, and arrays in answers: JSON, npy and Arrow, from and to numpy. No pickle."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 NPY, JSON = "application/x-npy", "application/json"
+ARROW = "application/vnd.apache.arrow.stream"
 
 
 def node_ids(ids: Any) -> Any:
@@ -100,6 +101,22 @@ def array_from(response: httpx.Response) -> Floats:
         found: Floats = np.load(io.BytesIO(response.content), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise Infrastructure(f"{response.url} did not send an array: {error}") from error
+    return found
+
+
+def columns_from(response: httpx.Response) -> dict[str, list[Any]]:
+    """The columns of the Arrow table in an answer, by name.
+
+    Raises:
+        Infrastructure: it is something else.
+    """
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(response.content) as stream:
+            found: dict[str, list[Any]] = stream.read_all().to_pydict()
+    except (pa.ArrowException, OSError) as error:
+        raise Infrastructure(f"{response.url} did not send an Arrow table: {error}") from error
     return found
 
 

@@ -1,13 +1,16 @@
 """Files from the service, of any size: a cut connection is taken up where it was, and so is a download begun earlier.
 
 A part of a file counts only together with the entity tag it was sent under (RFC 9110, If-Range): if the file is another
-one by now, the service sends all of it, so no file is ever made of two.
+one by now, the service sends all of it, so no file is ever made of two. Where the tag is the file's SHA-256, as that of
+npy and ids is, the finished file is checked against it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +23,9 @@ from service.client._wire import CONNECT_SECONDS, Wire
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.run.atomic import sync, write_atomically
 
-FIRST_BYTE_SECONDS = 900.0  # of silence: a Parquet file is written when it is first asked for
+FIRST_BYTE_SECONDS = 900.0  # of silence before an answer: a Parquet file is written when it is first asked for
+BODY_SECONDS = 60.0  # of silence within it: the connection is lost, and taken up anew
+_CHECKSUM = re.compile(r'"([0-9a-f]{64})"')  # an entity tag that is the SHA-256 of its file
 
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
@@ -34,12 +39,15 @@ def fetch(
     begun: Callable[[str | None], None] | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> None:
+) -> str | None:
     """Fill a file; a lost connection is taken up where it was. `options` are httpx's.
 
     Args:
         file: open for reading and writing; what it holds is the beginning, if `etag` says of what.
         begun: told the entity tag when the file is begun anew, before its first byte is written.
+
+    Returns:
+        The entity tag that all of it came under; None if the service gave none that promises the same bytes.
 
     Raises:
         Infrastructure: what comes is not what was asked for.
@@ -62,7 +70,7 @@ def fetch(
                     if begun is not None:
                         begun(etag)
                 _receive(response, file, start, progress, patience.reset)
-            return
+            return etag
         except (ApiError, Unreachable) as error:
             if resuming and isinstance(error, ApiError) and error.status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
                 etag = None  # the file is shorter than what we have, so that is of another one
@@ -77,7 +85,7 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
 
     Raises:
         InvalidInput: the place cannot be written, or another process is downloading to it.
-        Infrastructure: the disk is full or failed; the part is kept.
+        Infrastructure: the disk is full or failed; the part is kept. Or what came differs from its checksum: it is not.
     """
     part, note = target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.etag")
     source = str(httpx.URL(f"{wire.url}/{path}", params=options.get("params")))
@@ -87,9 +95,14 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
 
     with _taken(target, part) as file:
         try:
-            timeout = httpx.Timeout(FIRST_BYTE_SECONDS, connect=CONNECT_SECONDS)
+            _await_file(wire, path, **options)
+            timeout = httpx.Timeout(BODY_SECONDS, connect=CONNECT_SECONDS)
             etag = _noted(note, source)
-            fetch(wire, path, file, etag=etag, begun=begun, progress=progress, timeout=timeout, **options)
+            etag = fetch(wire, path, file, etag=etag, begun=begun, progress=progress, timeout=timeout, **options)
+            if not _is_whole(part, etag):
+                file.truncate(0)  # so that the next attempt does not go on with it
+                note.unlink(missing_ok=True)
+                raise Infrastructure(f"{target.name} of {source} differs from its checksum; download it again")
             os.fsync(file.fileno())
             os.replace(part, target)
             note.unlink(missing_ok=True)
@@ -98,6 +111,32 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
             raise Infrastructure(
                 f"{part}: {error.strerror or error}. Make room and give the same command again: it goes on from there."
             ) from error
+
+
+def _await_file(wire: Wire, path: str, **options: Any) -> None:
+    """Return when the service has the file at hand, so that from then on silence means a lost connection.
+
+    httpx knows one timeout for all reads of an answer, so the wait has a request of its own, for the first byte.
+    """
+    headers = {"Accept": "*/*", "Accept-Encoding": "identity", "Range": "bytes=0-0"}
+    timeout, patience = httpx.Timeout(FIRST_BYTE_SECONDS, connect=CONNECT_SECONDS), wire.patience()
+    while True:
+        try:
+            with wire.opened("GET", path, headers=headers, timeout=timeout, **options) as response:
+                if response.headers.get("content-length") == "1":  # else all of it comes: hang up
+                    response.read()
+            return
+        except (ApiError, Unreachable) as error:
+            patience.pause(error)
+
+
+def _is_whole(part: Path, etag: str | None) -> bool:
+    """False if the entity tag is a checksum, and not that of the file."""
+    told = _CHECKSUM.fullmatch(etag or "")
+    if told is None:
+        return True
+    with part.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == told[1]
 
 
 @contextmanager

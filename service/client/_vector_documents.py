@@ -149,8 +149,12 @@ def alias_from(document: Mapping[str, Any]) -> Alias:
     )  # fmt: skip
 
 
-def neighbors_from(pages: Sequence[tuple[int, Mapping[str, Any]]]) -> Neighbors:
-    """Join answers to parts of one question; each comes with the number of the first query it answers."""
+def neighbors_from(pages: Sequence[tuple[int, Mapping[str, Any]]], *, vectors: bool) -> Neighbors:
+    """Join answers to parts of one question; each comes with the number of the first query it answers.
+
+    Args:
+        vectors: they were asked for.
+    """
     first = pages[0][1]
     results = [(start, found) for start, document in pages for found in document["results"]]
     by_position = any(document.get("by_position") for _, document in pages)
@@ -159,14 +163,16 @@ def neighbors_from(pages: Sequence[tuple[int, Mapping[str, Any]]]) -> Neighbors:
         queries=[found["query"] + start if by_position else found["query"] for start, found in results],
         ids=[found["ids"] for _, found in results], scores=[floats(found["scores"]) for _, found in results],
         vectors=[floats(found["vectors"], len(found["ids"])) for _, found in results]
-        if any("vectors" in found for _, found in results) else None,
+        if vectors else None,
         unknown=[node for _, document in pages for node in document.get("unknown") or ()],
         unknown_in_filter=list(first.get("unknown_in_filter") or ()),
     )  # fmt: skip
 
 
-def classified_from(document: Mapping[str, Any]) -> Classified:
-    """Read the answer of a probe."""
+def classified_from(pages: Sequence[Mapping[str, Any]]) -> Classified:
+    """Join the answers of a probe to parts of one question; its figures are the same in each."""
+    joined = {name: [value for page in pages for value in page[name]] for name in ("ids", "labels", "confidence")}
+    document = {**pages[0], **joined}
     return Classified(
         document["version"], document["classes"], document["accuracy"], document["protocol"], document["ids"],
         document["labels"], floats(document["confidence"]), document,

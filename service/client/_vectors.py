@@ -16,12 +16,14 @@ import httpx
 
 from service.client import _vector_documents as _read
 from service.client._bodies import (
+    ARROW,
     JSON,
     NPY,
     accepting,
     array_from,
     as_json,
     as_npy,
+    columns_from,
     matrix,
     node_ids,
     starts,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 LOOKUP_IDS = 10_000  # the service takes so many at a time; more are asked for in parts
 QUERIES = 1_000
+PREDICTED = 100_000
 ANSWER_SECONDS = 300.0  # a search of everything, or an encoder that is loaded first, may take a while
 _PATIENT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
 LONGEST_POLL = 2.0  # seconds
@@ -178,7 +181,7 @@ class Vectors:
             part = queries[start : start + QUERIES]
             document = self._wire.parsed(self._search(path, part, options, where, by_id=ids is not None))
             found.append((start, {**document, "by_position": ids is None}))
-        return _read.neighbors_from(found)
+        return _read.neighbors_from(found, vectors=include_vectors)
 
     # New nodes, and labels
 
@@ -198,8 +201,9 @@ class Vectors:
         document = self._wire.parsed(self._ask(path_of(_EMBEDDINGS, ref, "embed"), body))
         near = None
         if document.get("results") is not None:
-            metric = body.get("neighbors", {}).get("metric", "cosine")
-            near = _read.neighbors_from([(0, {"metric": metric, **document})])
+            asked = body["neighbors"]
+            found = [(0, {"metric": asked.get("metric", "cosine"), **document})]
+            near = _read.neighbors_from(found, vectors=asked.get("include_vectors", False))
         return Embedded(
             document["version"], document["ids"], _read.floats(document["vectors"], len(document["ids"])), near
         )
@@ -211,12 +215,30 @@ class Vectors:
 
         Args:
             labels: of some nodes, by id; text or whole numbers.
-            predict: ids to predict; none: all others.
+            predict: ids to predict; none: all others. Of more than 100,000 the service is asked more than once, which
+                takes longer and gives the same.
         """
         body: dict[str, Any] = {"ids": node_ids(labels), "labels": [*labels.values()], "seed": seed}
-        if predict is not None:
-            body["predict"] = node_ids(predict)
-        return _read.classified_from(self._wire.parsed(self._ask(path_of(_EMBEDDINGS, ref, "classify"), body)))
+        if predict is None:
+            return self._classify_others(self.get(ref), body)
+        nodes, pages = node_ids(predict), list[Any]()
+        for start in starts(nodes, PREDICTED):
+            path = path_of(_EMBEDDINGS, pages[0]["version"] if pages else ref, "classify")
+            part = nodes[start : start + PREDICTED]
+            pages.append(self._wire.parsed(self._ask(path, {**body, "predict": part})))
+        return _read.classified_from(pages)
+
+    def _classify_others(self, of: Version, body: Mapping[str, Any]) -> Classified:
+        path = path_of(_EMBEDDINGS, of.version, "classify")
+        if (of.rows or 0) - len(body["ids"]) <= PREDICTED:
+            return _read.classified_from([self._wire.parsed(self._ask(path, body))])
+        # So many come as a table only, which lacks the figures: those are asked for with a single node.
+        figures = self._wire.parsed(self._ask(path, {**body, "predict": body["ids"][:1]}))
+        table = columns_from(self._ask(path, body, accept=ARROW))
+        classes = {str(name): name for name in figures["classes"]}  # numbers beyond 64 bits come as text
+        labels = [classes.get(str(label), label) for label in table["label"]]
+        page = {**figures, "ids": table["id"], "labels": labels, "confidence": table["confidence"]}
+        return _read.classified_from([page])
 
     # Files
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.client import ApiError, Client
+from service.api.routes import inductive
+from service.client import ApiError, Client, _vectors
 from service.settings import Settings
 from service.store.records import Claim
 from service.vectors.concluding import publish_job
@@ -111,6 +112,45 @@ def test_labels_of_some_give_labels_of_others(live: Live, tmp_path: Path):
     assert list(found.ids) == [41]
     assert found.labels[0] in (0, 1)
     assert found.accuracy is None or 0 <= found.accuracy <= 1
+
+
+def test_rows_without_a_label_are_predicted_and_are_no_class(tmp_path: Path):
+    from trainer.datasets import load
+
+    truth = load(parse_spec(SMALL).data).y.tolist()
+    labels = tmp_path / "some.csv"
+    rows = [f"{node},kind {truth[node]}" for node in range(40)] + ["40,", "41, ", "42"]
+    labels.write_text("id,label\n" + "\n".join(rows) + "\n")
+    done = nml("classify", "--labels", str(labels), "--json")
+    document = json.loads(done.stdout)
+    assert document["classes"] == ["kind 0", "kind 1"]
+    assert sorted(document["ids"]) == list(range(40, 60))
+    assert "3 rows have no label" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["kind {}", "{}", 0, 2**70])
+def test_more_predictions_than_an_answer_in_json_may_hold_are_the_same(name, monkeypatch):
+    from trainer.datasets import load
+
+    truth = load(parse_spec(SMALL).data).y.tolist()
+    classes = [name.format(k) if isinstance(name, str) else name + k for k in range(2)]
+    labels = {node: classes[truth[node]] for node in range(30)}
+    some = [*range(25, 60), 3]
+    with Client() as client:
+        expected = [client.vectors.classify("latest", labels, wanted) for wanted in (None, some)]
+        monkeypatch.setattr(inductive, "MOST_PREDICTED", 10)
+        with pytest.raises(ApiError, match="predict"):
+            client.vectors.classify("latest", labels)
+        monkeypatch.setattr(_vectors, "PREDICTED", 10)
+        found = [client.vectors.classify("latest", labels, wanted) for wanted in (None, some)]
+    for one, other in zip(found, expected, strict=True):
+        assert one.confidence.tobytes() == other.confidence.tobytes()
+        changing = {"confidence"}  # as a number of the document it has more digits
+        assert one.document.keys() == other.document.keys()
+        assert all(one.document[key] == other.document[key] for key in one.document.keys() - changing)
+        assert (one.ids, one.labels, one.accuracy) == (other.ids, other.labels, other.accuracy)
+    assert found[0].ids == list(range(30, 60))
+    assert found[1].ids == some
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ FIRST_LINE = b"\r\n"
 
 @dataclass
 class Proxy:
-    """Passes everything to `target`; of the answers on a connection only so many bytes, then it hangs up.
+    """Passes everything to `target`; of the answers by a connection so many bytes, then it hangs up or falls silent.
 
     Attributes:
         budgets: bytes of answers that each of the next connections lets through; when the list is empty, all.
         every: of each connection, if not None; goes before `budgets`.
+        silent: does not hang up after that: nothing comes any more, until the client hangs up.
         lost: methods of requests that reach the target and whose answer does not come back, once for each entry.
         requests: first line of each request that the target has received whole.
     """
@@ -25,15 +26,16 @@ class Proxy:
     target: tuple[str, int]
     budgets: list[int] = field(default_factory=list)
     every: int | None = None
+    silent: bool = False
     lost: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
     def _serve(self, client: socket.socket) -> None:
         left = self.every if self.every is not None else self.budgets.pop(0) if self.budgets else None
-        doomed = threading.Event()
+        doomed, gone = threading.Event(), threading.Event()
         with client, socket.create_connection(self.target) as server:
-            threading.Thread(target=self._upstream, args=(client, server, doomed), daemon=True).start()
+            threading.Thread(target=self._upstream, args=(client, server, doomed, gone), daemon=True).start()
             with suppress(OSError):
                 while piece := server.recv(65_536):  # the target has taken the request and begins to answer
                     if doomed.is_set():
@@ -42,12 +44,16 @@ class Proxy:
                     if left is not None:
                         left -= len(piece)
                         if left <= 0:
+                            if self.silent:
+                                gone.wait()
                             break
             for end in (client, server):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
-    def _upstream(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+    def _upstream(
+        self, client: socket.socket, server: socket.socket, doomed: threading.Event, gone: threading.Event
+    ) -> None:
         with suppress(OSError):
             while piece := client.recv(65_536):
                 method = piece.split(b" ")[0]
@@ -58,6 +64,7 @@ class Proxy:
                         doomed.set()
                 server.sendall(piece)
             server.shutdown(socket.SHUT_WR)
+        gone.set()
 
 
 @contextmanager

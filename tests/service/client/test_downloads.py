@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from service.client import ApiError, Client, Unreachable
+from service.api.vectors import files
+from service.client import ApiError, Client, Unreachable, _downloads
 from tests.service.api.server import Live
 from tests.service.client.proxy import Proxy, proxying
 from tests.service.client.published import Published, published
-from trainer.errors import InvalidInput
+from trainer.errors import Infrastructure, InvalidInput
 
 ROWS, DIM = 5_000, 64  # 1.28 MB
 
@@ -80,6 +82,53 @@ def test_a_cut_download_goes_on_and_a_later_call_takes_up_the_part(
     assert told[-1] == (len(whole), len(whole))
     assert target.read_bytes() == whole
     assert names(place) == ["v.npy"]
+
+
+@pytest.mark.timeout(60)
+def test_a_connection_that_falls_silent_is_given_up_and_the_rest_comes_by_another(
+    live: Live, made: Published, proxy: Proxy, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(_downloads, "BODY_SECONDS", 0.5)
+    proxy.budgets, proxy.silent = [500_000, 300_000], True
+    told: list[int] = []
+    with Client(proxy.url, key="", patience=20) as client:
+        client.vectors.download("latest", tmp_path / "v.npy", progress=lambda done, _: told.append(done))
+    assert (tmp_path / "v.npy").read_bytes() == (export(live, made.version) / "vectors.npy").read_bytes()
+    assert sorted(told) == told  # nothing came again
+    assert proxy.budgets == []
+
+
+def test_a_file_that_is_still_being_written_is_waited_for(made: Published, live: Live, tmp_path: Path, monkeypatch):
+    begun: list[float] = []
+
+    def slow(table):
+        begun.append(time.monotonic())
+        time.sleep(3 if len(begun) == 1 else 0)
+        return parquet_file(table)
+
+    parquet_file = files.parquet_file
+    monkeypatch.setattr(files, "parquet_file", slow)
+    monkeypatch.setattr(_downloads, "BODY_SECONDS", 1.0)
+    with Client(live.url, key="", patience=0) as hasty:
+        hasty.vectors.download("latest", tmp_path / "t.parquet", "parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "t.parquet")["id"].to_pylist() == made.ids
+
+
+@pytest.mark.parametrize("form", ["npy", "ids"])
+def test_a_file_that_differs_from_its_checksum_is_refused_and_not_gone_on_with(
+    live: Live, made: Published, client: Client, tmp_path: Path, form
+):
+    place = tmp_path / "files"
+    place.mkdir()
+    path = f"/v1/embeddings/{made.version}/download"
+    answer = live.http.get(path, params={"format": form})
+    (place / "v.part").write_bytes(b"?" + answer.content[1:2_000])
+    (place / "v.part.etag").write_text(f"{live.url}{path}?format={form}\n{answer.headers['etag']}")
+    with pytest.raises(Infrastructure, match="checksum"):
+        client.vectors.download(made.version, place / "v", form)
+    assert names(place) == []
+    client.vectors.download(made.version, place / "v", form)
+    assert (place / "v").read_bytes() == answer.content
 
 
 def test_a_part_of_another_version_is_not_gone_on_with(live: Live, made: Published, proxy: Proxy, tmp_path: Path):

@@ -52,6 +52,13 @@ def test_ids_of_any_text_find_their_own_vector(live: Live, client: Client):
     assert error.value.status == 404
 
 
+def test_neighbours_of_unknown_nodes_are_none_with_or_without_vectors(live: Live, client: Client):
+    published(live, 20, 4)
+    found = client.vectors.neighbors("latest", ["nobody"], include_vectors=True)
+    assert (found.queries, found.ids, found.vectors, found.unknown) == ([], [], [], ["nobody"])
+    assert client.vectors.neighbors("latest", ["nobody"]).vectors is None
+
+
 @pytest.mark.parametrize("wrong", ["42", [True], [1.5], [None], [[1]], np.array([0.5])])
 def test_what_is_no_list_of_ids_is_refused_before_it_is_sent(client: Client, wrong):
     with pytest.raises(InvalidInput, match="id"):
