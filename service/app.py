@@ -31,6 +31,8 @@ from service.api.routes.sweeps import add_sweeps
 from service.api.security import Keyring
 from service.api.shutdown import told_of_stop
 from service.api.vectors.catalogue import Catalogue
+from service.api.vectors.files import Tables
+from service.api.vectors.sending import InFlight
 from service.api.vectors.turns import Turns
 from service.datasets.underway import Underway
 from service.inference import Inference
@@ -103,6 +105,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.uploads_underway = Underway()
     app.state.catalogue, app.state.inference = Catalogue(store, settings), Inference(settings)
     app.state.searches, app.state.gathers = Turns(settings.search_concurrency), Turns(_GATHERS)
+    app.state.parses, app.state.in_flight, app.state.tables = Turns(1), InFlight(), Tables()
     app.state.keyring, app.state.readiness = Keyring(store), Readiness(store, settings)
     polling = [asyncio.create_task(task) for task in (feed.run(), app.state.catalogue.run())]
     try:

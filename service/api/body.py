@@ -13,6 +13,7 @@ from fastapi import Request
 from pydantic_core import from_json
 
 from service.api.access import in_thread
+from service.api.edge.limits import too_large
 from service.api.problems import MAX_ERRORS, FieldError, Problem, clean, not_valid
 
 Trail = Any  # (trail of what it is in, key or position), () for the whole: joined to a path only if it is needed
@@ -34,8 +35,13 @@ async def read_document(request: Request) -> dict[str, Any]:
     return parse_document(text) if len(text) <= _SMALL else await in_thread(parse_document, text)
 
 
-async def read_bytes(request: Request, *, seconds: float = BODY_SECONDS) -> bytes:
+async def read_bytes(
+    request: Request, *, seconds: float = BODY_SECONDS, most: int | None = None, remedy: str = ""
+) -> bytes:
     """The whole body.
+
+    Args:
+        most: bytes that it may have, where that is fewer than the guard lets through; `remedy`: what to do then.
 
     Raises:
         Problem: 413 too large, 408 too slow.
@@ -45,6 +51,8 @@ async def read_bytes(request: Request, *, seconds: float = BODY_SECONDS) -> byte
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 pieces += piece
+                if most is not None and len(pieces) > most:
+                    raise too_large(most, remedy)
     except TimeoutError:
         slow = f"the body was not complete after {seconds:g} s"
         raise Problem(408, slow, headers={"Connection": "close"}) from None

@@ -27,7 +27,10 @@ class Download(FileResponse):
     """A file with ranges and an entity tag, whose refusals are problems too."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Headers(scope=scope).get("range")
+        headers = Headers(scope=scope)
+        asked, condition = headers.get("range"), headers.get("if-range")
+        if condition is not None and not self._should_use_range(condition):
+            asked = None  # whatever it says: the whole file is sent
         if asked is not None and self.stat_result is not None:
             size = self.stat_result.st_size
             try:

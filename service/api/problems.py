@@ -29,6 +29,7 @@ from service.store.errors import (
     Fenced,
     IdempotencyConflict,
     InUse,
+    NotAllowed,
     NotFound,
     QuotaExceeded,
     StateConflict,
@@ -179,6 +180,8 @@ def problem_of(error: Exception) -> Problem:
             return unavailable("the database cannot be reached; nothing was lost, try again in a moment")
         case NotFound():
             return Problem(404, str(error))
+        case NotAllowed():
+            return Problem(403, str(error))
         case StateConflict() | InUse() | Fenced():
             return Problem(409, str(error))
         case QuotaExceeded():

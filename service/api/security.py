@@ -1,7 +1,7 @@
 """Who asks, and what they may do.
 
 The guard settles this for every path before routing, so that no route can be forgotten: reading needs the scope `read`,
-also where the question is posed in a body (`is_question`), everything else `submit`; only the probes are public. What
+also where the question is posed in a body (`question_of`), everything else `submit`; only the probes are public. What
 belongs to another key needs `admin` (`Caller.may_change`). Without required keys, a caller without one may do
 everything; a wrong key is refused all the same.
 """
@@ -27,7 +27,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 KEPT_SECONDS = 5.0  # a revoked key is refused after this long at the latest
 _KEPT = 10_000  # keys
 _LONGEST = 200  # characters of a key; ours have 81
-_QUESTION = re.compile(r"/v1/embeddings/[^/]+/(?:lookup|neighbors|embed|classify)")
+_QUESTION = re.compile(r"/v1/embeddings/[^/]+/(lookup|neighbors|embed|classify)")
 _REALM = 'Bearer realm="nml"'
 
 
@@ -69,12 +69,13 @@ def needed_scope(method: str, path: str) -> str | None:
     """The scope that a request needs; none for the public probes."""
     if method in SAFE_METHODS:
         return None if path in PUBLIC else "read"
-    return "read" if is_question(method, path) else "submit"
+    return "submit" if question_of(method, path) is None else "read"
 
 
-def is_question(method: str, path: str) -> bool:
-    """Whether the request only asks, though it has a body: it changes nothing, and its body may be large."""
-    return method == "POST" and _QUESTION.fullmatch(path) is not None
+def question_of(method: str, path: str) -> str | None:
+    """What a request asks for that has a body and yet changes nothing: lookup, neighbors, …; none: it is another."""
+    found = _QUESTION.fullmatch(path) if method == "POST" else None
+    return None if found is None else found[1]
 
 
 def given_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

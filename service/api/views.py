@@ -16,7 +16,7 @@ from service.store.records import Job, Kind
 
 JSON = "application/json"
 _LONGEST_MESSAGE = 10_000  # characters of a failure
-OWN_KINDS: tuple[Kind, ...] = ("import", "publish", "index")  # the service's own: shown by id, changed by nobody
+OWN_KINDS: tuple[Kind, ...] = ("import", "publish", "index")  # the service's own: shown by id, not listed
 PREFIX: dict[Kind, str] = {"train": "/v1/jobs", "sweep": "/v1/sweeps", **dict.fromkeys(OWN_KINDS, "/v1/jobs")}
 
 
@@ -45,7 +45,7 @@ def links(job: Job, mlflow_ui_url: str | None) -> dict[str, Any]:
     own = f"{PREFIX[job.kind]}/{job.id}"
     found: dict[str, Any] = {
         "self": own, "events": f"{own}/events", "log": f"{own}/log", "metrics": f"{own}/metrics",
-        "cancel": None if job.is_terminal or job.kind in OWN_KINDS else f"{own}/cancel", "embeddings": None,
+        "cancel": None if job.is_terminal or job.kind == "import" else f"{own}/cancel", "embeddings": None,
         "figures": [f"{own}/figures/{name}" for name in figure_names(job)], "mlflow": None,
     }  # fmt: skip
     if has_embeddings(job):

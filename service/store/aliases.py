@@ -17,17 +17,13 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from service.store.clock import now
 from service.store.counters import increase
 from service.store.engine import Database, reading, writing
-from service.store.errors import NotFound, StateConflict, StoreError
+from service.store.errors import NotAllowed, NotFound, StateConflict
 from service.store.records import ALIAS, VERSION, Alias, AliasMove, is_automatic
 from service.store.tables import alias_moves, aliases, counters, embeddings
 
 REVISION = "embeddings"  # the counter that grows with every change of a version or an alias
 Reason = Literal["set", "rollback", "automatic", "removed"]
 MayChange = Callable[[str | None], bool]  # whether who asks may change what this owner has made
-
-
-class NotAllowed(StoreError):
-    """The alias is another's."""
 
 
 def _anyone(owner: str | None) -> bool:

@@ -33,3 +33,7 @@ class IdempotencyConflict(StoreError):
 
 class InUse(StoreError):
     """A job that has not ended needs it."""
+
+
+class NotAllowed(StoreError):
+    """The alias is another's."""

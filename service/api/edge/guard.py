@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.direct import DirectRoute
 from service.api.edge.hosts import Hosts
-from service.api.edge.limits import Buckets, capped, check_announced
+from service.api.edge.limits import Buckets, capped, check_announced, question_bytes
 from service.api.edge.measures import Measures
 from service.api.problems import REQUEST_ID, Problem, problem_of, respond
 from service.api.security import (
@@ -28,8 +28,8 @@ from service.api.security import (
     Caller,
     check_scope,
     given_key,
-    is_question,
     needed_scope,
+    question_of,
     unauthorized,
 )
 from service.settings import Settings
@@ -179,8 +179,8 @@ class Guard:
         """Bytes that a body may have."""
         if path == UPLOADS:
             return self._settings.max_upload_bytes + FORM_BYTES
-        if is_question(method, path):
-            return self._settings.max_query_bytes
+        if (question := question_of(method, path)) is not None:
+            return question_bytes(question, self._settings.max_query_bytes)
         return self._settings.max_body_bytes
 
 

@@ -10,6 +10,8 @@ from starlette.types import Message, Receive
 
 from service.api.problems import Problem
 
+LOOKUP_BYTES = 2_000_000  # 200 for each of 10,000 ids
+QUESTION_BYTES = 8_000_000  # as JSON, which is read in one go while everyone else waits; binary forms may have more
 _REMEMBERED = 10_000  # clients; who was silent longest is forgotten first, and starts with a full bucket
 
 
@@ -33,9 +35,15 @@ class Buckets:
         return 0.0 if allowed else (1 - tokens) / self._rate
 
 
-def too_large(limit: int) -> Problem:
+def too_large(limit: int, remedy: str = "") -> Problem:
     # What is left of the body would be read as the next request, so the connection ends with this one.
-    return Problem(413, f"the request's body has more than {limit:,} bytes", headers={"Connection": "close"})
+    return Problem(413, f"the request's body has more than {limit:,} bytes{remedy}", headers={"Connection": "close"})
+
+
+def question_bytes(question: str, most: int) -> int:
+    """Bytes that the body of a question may have, within `most`; neighbours may be asked for in binary form."""
+    limits = {"lookup": LOOKUP_BYTES, "neighbors": most}
+    return min(limits.get(question, QUESTION_BYTES), most)
 
 
 def check_announced(length: bytes | None, limit: int) -> None:

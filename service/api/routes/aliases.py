@@ -10,7 +10,7 @@ from service.api.access import in_thread, store_of, write
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
 from service.api.routes.retrieval import catalogue_of
-from service.api.security import caller_of, check_may_change
+from service.api.security import caller_of
 from service.api.vectors.bodies import read_question
 from service.api.vectors.described import question
 from service.api.vectors.documents import alias_document
@@ -62,15 +62,14 @@ def add_aliases(router: APIRouter) -> None:
         if not ALIAS.fullmatch(alias) or VERSION.fullmatch(alias):
             raise invalid("alias", "should be 1 to 64 of a-z, 0-9, dot, dash and underscore, and no version's name")
         wanted = await read_question(request, MoveAlias)
-        store, owner = store_of(request), caller_of(request).owner
-        present = await _find(store, alias)
-        if present is not None and not present.automatic:
-            check_may_change(request, present.owner)
-        aliases = store.aliases
+        aliases, caller = store_of(request).aliases, caller_of(request)
+        asked: dict[str, Any] = {
+            "owner": caller.owner, "expected": wanted.expected, "may_change": caller.may_change,
+        }  # fmt: skip
         if wanted.version is None:
-            moved = await write(request, aliases.rollback, alias, owner=owner, expected=wanted.expected)
+            moved = await write(request, aliases.rollback, alias, **asked)
         else:
-            moved = await write(request, aliases.move, alias, wanted.version, owner=owner, expected=wanted.expected)
+            moved = await write(request, aliases.move, alias, wanted.version, **asked)
         await catalogue_of(request).refresh()
         return await _shown(request, moved)
 
@@ -80,13 +79,10 @@ def add_aliases(router: APIRouter) -> None:
     )  # fmt: skip
     async def delete(request: Request, alias: str) -> Response:
         """The version it points to stays, and so does its history."""
-        store = store_of(request)
-        present = await _find(store, alias)
-        if present is None:
+        store, caller = store_of(request), caller_of(request)
+        if await _find(store, alias) is None:
             raise _unknown()
-        if not present.automatic:
-            check_may_change(request, present.owner)
-        await write(request, store.aliases.remove, alias, owner=caller_of(request).owner)
+        await write(request, store.aliases.remove, alias, owner=caller.owner, may_change=caller.may_change)
         await catalogue_of(request).refresh()
         return Response(status_code=204)
 

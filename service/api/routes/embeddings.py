@@ -17,7 +17,7 @@ from service.api.vectors.documents import PREFIX, embedding_document
 from service.api.vectors.schemas import BuildIndex, EmbeddingDocument, EmbeddingPage, Publish
 from service.api.views import answer
 from service.store.records import Embedding
-from service.vectors.concluding import index_job, publish_job, settled
+from service.vectors.concluding import index_job, most_memory, publish_job, settled
 from service.vectors.retention import remove_version
 
 MAX_PAGE = 500
@@ -47,6 +47,7 @@ def add_versions(router: APIRouter) -> None:
         items = [embedding_document(row, named.get(row.version, ())) for row in rows]
         return answer({"items": items, "next": following})
 
+    @router.head(ONE, include_in_schema=False)
     @router.get(
         ONE, response_model=EmbeddingDocument, operation_id="get_embedding", summary="Show a version",
         responses=refusals(404), **shared,
@@ -92,7 +93,7 @@ def add_versions(router: APIRouter) -> None:
         wanted = await read_question(request, BuildIndex)
         if row.state != "ready":
             raise Problem(409, f"this version is {row.state}; it can be indexed once it is ready")
-        job = index_job(row, wanted.kind)
+        job = index_job(row, wanted.kind, most=most_memory(settings_of(request)))
         row, _ = await write(request, store_of(request).embeddings.build_index, row.version, wanted.kind, job)
         await catalogue_of(request).refresh()
         return answer(embedding_document(row, aliases), status=202, headers=_headers(row))

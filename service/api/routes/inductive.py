@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ from fastapi import APIRouter, Request
 
 from service.api.direct import DirectRoute
 from service.api.openapi import refusals
-from service.api.problems import Problem, invalid, unavailable
+from service.api.problems import Problem, invalid, not_valid, unavailable
 from service.api.routes.retrieval import ONE, about, catalogue_of
 from service.api.vectors import nearest
-from service.api.vectors.answers import Plain, check_size, document, dumps, json_rows, matrix, results_json
+from service.api.vectors.answers import check_size, document, dumps, json_rows, matrix
 from service.api.vectors.bodies import read_question
 from service.api.vectors.catalogue import Served
 from service.api.vectors.described import answered, question
@@ -20,6 +21,7 @@ from service.api.vectors.examples import CLASSES
 from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose
 from service.api.vectors.newcomers import Newcomers, blamed, labelled, newcomers
 from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
+from service.api.vectors.sending import Plain
 from service.api.vectors.turns import Turns
 from service.inference import Inference
 from service.vectors.parquet import arrow_stream
@@ -27,6 +29,7 @@ from trainer.errors import Infrastructure, InvalidInput
 
 MOST_PREDICTED = 100_000  # as JSON
 _RETRY = 5  # seconds
+_SECTION = "neighbors."  # of the question
 _REFUSED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
@@ -41,15 +44,16 @@ async def embed(request: Request, version: str) -> Plain:
         wanted = await read_question(request, Embed)
         if wanted.neighbors is not None and form != JSON:
             raise invalid("neighbors", f"are told in {JSON} only; ask for that, or leave them out")
-        if wanted.neighbors is not None and wanted.neighbors.include_vectors:
-            floats = len(wanted.nodes) * wanted.neighbors.k * served.info.dim
-            check_size(floats, "neighbors.include_vectors", "ask for fewer neighbours, or without")
+        count = len(wanted.nodes)
+        check_size(count * served.info.dim, form, "nodes", "send fewer at a time", instead=NPY)
+        if wanted.neighbors is not None:
+            nearest.check_answer(served, count, wanted.neighbors, form, within=_SECTION)
         gathers: Turns = request.app.state.gathers
         new = await gathers.run(newcomers, served, wanted)
         try:
             vectors = await _computed(request, served, "embed", {"nodes": len(new.ids)}, new.arrays)
         except InvalidInput as error:
-            raise invalid(blamed(wanted, str(error)), str(error)) from None
+            raise not_valid([blamed(wanted, str(error))]) from None
         if form != JSON:
             return served.heads.once(form, matrix(form, vectors), rows=len(vectors))
         searches: Turns = request.app.state.searches
@@ -58,15 +62,14 @@ async def embed(request: Request, version: str) -> Plain:
 
 
 def _embedded(served: Served, new: Newcomers, vectors: Any, options: NewNodeNeighbors | None) -> Plain:
-    members = {"ids": dumps(new.ids), "vectors": json_rows(vectors)}
+    members: dict[str, bytes | Iterator[bytes]] = {"ids": dumps(new.ids), "vectors": json_rows(vectors)}
     if options is not None:
         places = np.arange(len(vectors))
         names = [at if name is None else name for at, name in enumerate(new.ids)]
         exclude = None if options.include_self else new.replaces
-        queries = nearest.Queries(names, vectors, exclude, [], "nodes", places)
-        found = nearest.search(served, queries, options, options.filter)
-        members["results"] = results_json(found.names, found.ids, found.scores, found.vectors)
-    return served.heads.once(JSON, [document(served.heads, members)], rows=len(vectors))
+        queries = nearest.Queries(names, vectors, exclude, [], "nodes", places, _SECTION)
+        members |= nearest.members(nearest.search(served, queries, options, options.filter))
+    return served.heads.once(JSON, document(served.heads, members), rows=len(vectors))
 
 
 async def classify(request: Request, version: str) -> Plain:
@@ -95,10 +98,10 @@ def _classified(served: Served, form: str, classes: list[int | str], found: dict
     if form == ARROW:
         columns = {"id": ids, "label": labels, "confidence": found["confidence"]}
         return served.heads.once(form, [arrow_stream(columns)])
-    members = {"classes": dumps(classes)}
+    members: dict[str, bytes | Iterator[bytes]] = {"classes": dumps(classes)}
     members |= {name: dumps(found.get(name)) for name in ("accuracy", "deviation", "majority", "reason", "protocol")}
     members |= {"ids": dumps(ids), "labels": dumps(labels), "confidence": dumps(found["confidence"])}
-    return served.heads.once(form, [document(served.heads, members)])
+    return served.heads.once(form, document(served.heads, members))
 
 
 async def _computed(request: Request, served: Served, what: str, head: dict[str, Any], arrays: Any) -> Any:

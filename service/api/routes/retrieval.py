@@ -19,7 +19,6 @@ from service.api.vectors import nearest
 from service.api.vectors.answers import (
     FORMS,
     TAGS,
-    Plain,
     check_size,
     lookup_body,
     node_body,
@@ -29,7 +28,6 @@ from service.api.vectors.bodies import SECONDS, as_matrix, parse_matrix, read_qu
 from service.api.vectors.catalogue import Catalogue, Served
 from service.api.vectors.described import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
 from service.api.vectors.examples import LOOKUPS, NEIGHBORS
-from service.api.vectors.files import table_file
 from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose, has_it
 from service.api.vectors.schemas import (
     MOST_NEIGHBORS,
@@ -44,11 +42,13 @@ from service.api.vectors.schemas import (
     NeighborsDocument,
     NodeDocument,
 )
+from service.api.vectors.sending import InFlight, Plain
 from service.api.vectors.turns import Turns
 
 ONE = "/v1/embeddings/{version}"
 INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
 log = logging.getLogger("service.api")
+_UNKNOWN = "unknown option; known are "
 _POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
@@ -85,7 +85,10 @@ async def show_node(request: Request, version: str, node: str) -> Plain:
     if row is None:
         raise with_version(Problem(404, "there is no node with this id in this version"), served.version)
     accept, match = asked(request.scope["headers"])
-    form = JSON if accept is None else choose(accept, FORMS)
+    try:
+        form = JSON if accept is None else choose(accept, FORMS)
+    except Problem as problem:
+        raise with_version(problem, served.version) from None
     heads = served.heads
     tag = b'"%s-%d-%s"' % (heads.version, row, TAGS[form])
     if match is not None and has_it(match, tag):
@@ -104,9 +107,11 @@ async def look_up(request: Request, version: str) -> Plain:
     with about(served):
         form = choose(asked(request.scope["headers"])[0], FORMS)
         ids = (await read_question(request, Lookup)).ids
-        check_size(len(ids) * served.info.dim, "ids", "ask for fewer at a time")
+        check_size(len(ids) * served.info.dim, form, "ids", "ask for fewer at a time", instead=NPY)
         if len(ids) <= INLINE_ROWS:
             return _looked_up(served, form, ids)
+        in_flight: InFlight = request.app.state.in_flight
+        in_flight.check_room()
         gathers: Turns = request.app.state.gathers
         return await gathers.run(_looked_up, served, form, ids)
 
@@ -121,6 +126,9 @@ def _looked_up(served: Served, form: str, ids: list[int | str]) -> Plain:
 def add_retrieval(router: APIRouter) -> None:
     """Add the paths."""
     shared: dict[str, Any] = {"tags": ["embeddings"]}
+    # what OpenAPI describes for GET holds for HEAD as well, without the body, which the server leaves out
+    head: dict[str, Any] = {"methods": ["HEAD"], "include_in_schema": False}
+    router.add_api_route(ONE + "/nodes/{node:path}", show_node, route_class_override=NodeRoute, **head)
     router.add_api_route(
         ONE + "/nodes/{node:path}", show_node, methods=["GET"], operation_id="get_node", summary="Get a node's vector",
         responses={
@@ -131,14 +139,17 @@ def add_retrieval(router: APIRouter) -> None:
     router.add_api_route(
         ONE + "/lookup", look_up, methods=["POST"], operation_id="look_up", summary="Get the vectors of many nodes",
         openapi_extra=question(Lookup, examples=LOOKUPS),
-        responses={200: answered("Their vectors.", LookupDocument, FORMS, shaped=True), **refusals(*_POSTED)},
+        responses={
+            200: answered("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
+        },
         response_model=None, route_class_override=DirectRoute, **shared,
     )  # fmt: skip
 
     @router.post(
         ONE + "/neighbors", operation_id="find_neighbors", summary="Find the nearest nodes", response_model=None,
         openapi_extra=question(Neighbors, binary=True, examples=NEIGHBORS),
-        responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW)), **refusals(*_POSTED)}, **shared,
+        responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW), by_ids=True), **refusals(*_POSTED)},
+        **shared,
     )  # fmt: skip
     async def neighbors(
         request: Request,
@@ -147,12 +158,15 @@ def add_retrieval(router: APIRouter) -> None:
         metric: Annotated[Metric | None, Query()] = None,
         backend: Annotated[Backend | None, Query()] = None,
         include_vectors: Annotated[bool | None, Query()] = None,
+        include_self: Annotated[bool | None, Query(description="as in the body; of vectors it changes nothing")] = None,
         labels: Annotated[list[str] | None, Query(max_length=1_000, description="only nodes with one of them")] = None,
     ) -> Response:
         """By ids or by vectors. A binary body holds vectors; then the options stand in the query."""
         given: dict[str, Any] = {
-            "k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors, "labels": labels,
+            "k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors,
+            "include_self": include_self, "labels": labels,
         }  # fmt: skip
+        unknown = [FieldError(name, _UNKNOWN + ", ".join(given)) for name in request.query_params if name not in given]
         given = {name: value for name, value in given.items() if value is not None}
         served, _ = await catalogue_of(request).find(version)
         with about(served):
@@ -161,16 +175,23 @@ def add_retrieval(router: APIRouter) -> None:
             if kind == JSON and given:
                 why = "belongs into the body; only with a binary body it stands in the query"
                 raise not_valid([FieldError(name, why) for name in given])
+            if kind != JSON and unknown:
+                raise not_valid(unknown)
             searches: Turns = request.app.state.searches
+            in_flight: InFlight = request.app.state.in_flight
             if kind == JSON:
                 wanted = await read_question(request, Neighbors)
-                return await searches.run(_searched, served, form, wanted, wanted, wanted.filter)
+                if wanted.include_vectors:
+                    in_flight.check_room()
+                return await searches.run(_searched, served, form, wanted)
             data = await read_bytes(request, seconds=SECONDS)
+            if include_vectors:
+                in_flight.check_room()
             names = given.pop("labels", None)
             chosen = Filter(labels=names) if names else None
-            matrix = parse_matrix(kind, data, served.info.dim, MOST_QUERIES)
-            return await searches.run(_searched, served, form, matrix, NeighborOptions(**given), chosen)
+            return await searches.run(_searched_for, served, form, kind, data, NeighborOptions(**given), chosen)
 
+    @router.head(ONE + "/download", include_in_schema=False)
     @router.get(
         ONE + "/download", response_class=Response, operation_id="download_embeddings",
         summary="Download a whole table",
@@ -189,15 +210,15 @@ def add_retrieval(router: APIRouter) -> None:
         request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
     ) -> Response:
         """With ranges and entity tags, so that a broken download can go on."""
-        catalogue, gathers = catalogue_of(request), request.app.state.gathers
+        catalogue, tables = catalogue_of(request), request.app.state.tables
         served, pinned = await catalogue.find(version)
         try:
-            file = await gathers.run(table_file, served, format, pinned=pinned)
+            file = await tables.open(served, format, pinned=pinned)
         except FileNotFoundError:  # deleted since, or the alias has moved
             await catalogue.refresh()
             served, pinned = await catalogue.find(version)
             try:
-                file = await gathers.run(table_file, served, format, pinned=pinned)
+                file = await tables.open(served, format, pinned=pinned)
             except FileNotFoundError:
                 log.exception("version %s is published, but its files are gone", served.version)
                 raise unavailable("the files of this version cannot be read now", seconds=30) from None
@@ -207,13 +228,25 @@ def add_retrieval(router: APIRouter) -> None:
         return file
 
 
-def _searched(served: Served, form: str, asked_with: Any, options: NeighborOptions, chosen: Filter | None) -> Plain:
-    """asked_with: the question, or vectors [q, dim]."""
-    if not isinstance(asked_with, Neighbors):
-        queries = nearest.by_vectors(asked_with)
-    elif asked_with.ids is not None:
-        queries = nearest.by_ids(served, asked_with.ids, options)
+def _searched(served: Served, form: str, wanted: Neighbors) -> Plain:
+    if wanted.ids is not None:
+        queries = nearest.by_ids(served, wanted.ids, wanted)
     else:
-        queries = nearest.by_vectors(as_matrix(asked_with.vectors or [], served.info.dim))
+        queries = nearest.by_vectors(as_matrix(wanted.vectors or [], served.info.dim))
+    return _answered(served, form, queries, wanted, wanted.filter)
+
+
+def _searched_for(
+    served: Served, form: str, kind: str, data: bytes, options: NeighborOptions, chosen: Filter | None
+) -> Plain:
+    """kind: of the body, `data`, that holds vectors."""
+    queries = nearest.by_vectors(parse_matrix(kind, data, served.info.dim, MOST_QUERIES))
+    return _answered(served, form, queries, options, chosen)
+
+
+def _answered(
+    served: Served, form: str, queries: nearest.Queries, options: NeighborOptions, chosen: Filter | None
+) -> Plain:
+    nearest.check_answer(served, len(queries.names), options, form, instead=ARROW)
     found = nearest.search(served, queries, options, chosen)
-    return served.heads.once(form, [nearest.body(served, form, found)], unknown=len(found.unknown))
+    return served.heads.once(form, nearest.body(served, form, found), unknown=len(found.unknown))

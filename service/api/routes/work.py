@@ -24,6 +24,7 @@ from service.discarded import discard
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Idempotency, Job, Kind, NewJob
+from service.vectors.concluding import settled
 
 MAX_PAGE = 500
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
@@ -147,6 +148,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         """One that waits ends now; one that runs writes a checkpoint first. Asking again changes nothing."""
         await _own_job(request, job_id, resource)
         job = await write(request, store_of(request).jobs.cancel, job_id)
+        await _settle(request, job)
         return answer(job_document(job, mlflow_ui_url=settings_of(request).mlflow_ui_url), status=202)
 
     @router.delete(
@@ -156,7 +158,8 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     async def delete(request: Request, job_id: str) -> Response:
         await _own_job(request, job_id, resource)
         settings = settings_of(request)
-        await write(request, store_of(request).jobs.delete, job_id)  # first: files left behind are in nobody's way
+        job = await write(request, store_of(request).jobs.delete, job_id)  # first: files left are in nobody's way
+        await _settle(request, job)
         for folder in (settings.run_directory(job_id), settings.job_directory(job_id)):
             await in_thread(discard, folder)
         return Response(status_code=204)
@@ -165,9 +168,19 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
 async def _own_job(request: Request, job_id: str, resource: Resource) -> None:
     """Raises Problem unless there is such a job and it is the caller's to change."""
     job = await find_job(request, job_id, resource)
-    if job.kind != resource.kind:
+    if job.kind == "import":
         raise Problem(409, f"this is the check of data set {job.dataset}; delete the data set instead")
     check_may_change(request, job.owner)
+
+
+async def _settle(request: Request, job: Job) -> None:
+    """What a job that publishes or indexes was to make is not left unfinished if it has ended."""
+    if job.kind not in ("publish", "index") or not job.is_terminal:
+        return
+    store = store_of(request)
+    version = await in_thread(store.embeddings.get, str(job.spec["version"]))
+    if version is not None:
+        await write(request, settled, version, store)
 
 
 def _accepted(noun: str) -> dict[str, Any]:

@@ -6,4 +6,5 @@ bodies, schemas      from bytes to a checked question
 nearest, newcomers   questions that compute: neighbours, new nodes
 turns                how many of those at a time
 answers, documents   from arrays and records to bytes
+sending              to the client, in pieces
 """

@@ -1,51 +1,33 @@
 """From arrays to the bytes of an answer: JSON, raw float32, .npy or an Arrow stream.
 
 JSON is written by orjson, with the shortest digits that give back the very same float32. Large matrices are written in
-pieces, so that other threads get their turn in between: orjson holds the GIL.
+pieces, so that other threads get their turn in between (orjson holds the GIL), and sent in pieces (`sending`).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from service.api.problems import Problem, invalid
 from service.api.vectors.negotiate import ARROW, ASK_AGAIN, FOREVER, JSON, NPY, RAW
+from service.api.vectors.sending import Pairs, Piece, Plain, packed
 from service.vectors.parquet import lookup_arrow
 
 MOST_FLOATS = 33_554_432  # in one answer: 128 MB of them
+MOST_JSON_FLOATS = 4_194_304  # as JSON: about 46 MB
 PIECE_FLOATS = 1 << 16  # written at a time as JSON: about a millisecond
 FORMS = (JSON, RAW, NPY, ARROW)
 TAGS = {JSON: b"json", RAW: b"raw", NPY: b"npy", ARROW: b"arrow"}
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
-Piece = bytes | memoryview
-Pairs = list[tuple[bytes, bytes]]
 Floats = NDArray[np.float32]
-
-
-class Plain(Response):
-    """A response whose headers and body are bytes already; starlette's own takes several times as long to make."""
-
-    background = None
-
-    def __init__(self, pieces: Sequence[Piece], headers: Pairs, status: int = 200):
-        self.pieces, self.raw_headers, self.status_code = pieces, headers, status
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        *some, last = self.pieces
-        for piece in some:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": last})
 
 
 class Heads:
@@ -75,14 +57,15 @@ class Heads:
         headers = [pair for pair in self._kept[form, pinned] if pair[0] != b"content-type"]
         return Plain([b""], [*headers, (b"etag", tag)], 304)
 
-    def once(self, form: str, body: Sequence[Piece], *, rows: int | None = None, unknown: int | None = None) -> Plain:
+    def once(self, form: str, body: Iterable[Piece], *, rows: int | None = None, unknown: int | None = None) -> Plain:
         """An answer to a question that was posed in a body."""
-        headers = [*self._once[form], (b"content-length", b"%d" % sum(map(len, body)))]
+        pieces = packed(body)
+        headers = [*self._once[form], (b"content-length", b"%d" % sum(map(len, pieces)))]
         if rows is not None:
             headers += [*self._size, (b"nml-rows", b"%d" % rows)]
         if unknown is not None:
             headers.append((b"nml-unknown", b"%d" % unknown))
-        return Plain(body, headers)
+        return Plain(pieces, headers)
 
 
 def dumps(value: Any) -> bytes:
@@ -100,12 +83,13 @@ def dumps(value: Any) -> bytes:
         raise
 
 
-def json_rows(vectors: Floats) -> bytes:
-    """JSON of a matrix [n, dim]."""
+def json_rows(vectors: Floats) -> Iterator[bytes]:
+    """JSON of a matrix [n, dim], piece by piece."""
     count, dim = vectors.shape
     step = max(1, PIECE_FLOATS // max(dim, 1))
-    pieces = (orjson.dumps(vectors[at : at + step], option=_NUMPY)[1:-1] for at in range(0, count, step))
-    return b"[%s]" % b",".join(pieces)
+    for at in range(0, count, step):
+        yield b"%s%s" % (b"," if at else b"[", orjson.dumps(vectors[at : at + step], option=_NUMPY)[1:-1])
+    yield b"]" if count else b"[]"
 
 
 def npy_head(shape: tuple[int, ...]) -> bytes:
@@ -141,7 +125,7 @@ def node_body(heads: Heads, form: str, name: int | str, vector: Floats, label: s
 
 def lookup_body(
     heads: Heads, form: str, names: Sequence[int | str], vectors: Floats, unknown: NDArray[np.bool_]
-) -> list[Piece]:
+) -> Iterable[Piece]:
     """names: as asked; vectors: [n, dim], NaN where unknown [n]."""
     if form == ARROW:
         return [lookup_arrow(names, vectors, unknown)]
@@ -150,31 +134,44 @@ def lookup_body(
     missing = [names[at] for at in np.flatnonzero(unknown).tolist()]
     found = names if not missing else [names[at] for at in np.flatnonzero(~unknown).tolist()]
     vectors = vectors if not missing else vectors[~unknown]
-    parts = (heads.json_start, dumps(found), json_rows(vectors), dumps(missing))
-    return [b'%s"ids":%s,"vectors":%s,"unknown":%s}' % parts]
+    return document(heads, {"ids": dumps(found), "vectors": json_rows(vectors), "unknown": dumps(missing)})
 
 
 def results_json(
     queries: Sequence[int | str], ids: Sequence[Sequence[int | str]], scores: Sequence[Floats],
     vectors: Sequence[Floats] | None,
-) -> bytes:  # fmt: skip
-    """JSON of what was found for each query."""
-    parts = []
+) -> Iterator[bytes]:  # fmt: skip
+    """JSON of what was found for each query, piece by piece."""
     for at, query in enumerate(queries):
-        more = b"" if vectors is None else b',"vectors":%s' % json_rows(vectors[at])
-        parts.append(b'{"query":%s,"ids":%s,"scores":%s%s}' % (dumps(query), dumps(ids[at]), dumps(scores[at]), more))
-    return b"[%s]" % b",".join(parts)
+        start = b"," if at else b"["
+        yield b'%s{"query":%s,"ids":%s,"scores":%s' % (start, dumps(query), dumps(ids[at]), dumps(scores[at]))
+        if vectors is not None:
+            yield b',"vectors":'
+            yield from json_rows(vectors[at])
+        yield b"}"
+    yield b"]" if queries else b"[]"
 
 
-def document(heads: Heads, members: Mapping[str, bytes]) -> bytes:
-    """A JSON object that begins with the version; its members are JSON already."""
-    return heads.json_start + b",".join(b'"%s":%s' % (name.encode(), text) for name, text in members.items()) + b"}"
+def document(heads: Heads, members: Mapping[str, bytes | Iterator[bytes]]) -> Iterator[bytes]:
+    """A JSON object that begins with the version; its members, one at least, are JSON already."""
+    start = heads.json_start
+    for name, text in members.items():
+        yield b'%s"%s":' % (start, name.encode())
+        if isinstance(text, bytes):
+            yield text
+        else:
+            yield from text
+        start = b","
+    yield b"}"
 
 
-def check_size(floats: int, field: str, remedy: str) -> None:
-    """Raises Problem 422 where an answer would be too large."""
-    if floats > MOST_FLOATS:
-        raise invalid(field, f"the answer would hold {floats:,} numbers, and may hold {MOST_FLOATS:,}; {remedy}")
+def check_size(floats: int, form: str, field: str, remedy: str, *, instead: str | None = None) -> None:
+    """Raises Problem 422 where an answer would be too large; `instead`: a form that may hold more than JSON."""
+    most = MOST_JSON_FLOATS if form == JSON else MOST_FLOATS
+    if floats > most:
+        if form == JSON and instead is not None and floats <= MOST_FLOATS:
+            remedy = f"accept {instead} instead, or {remedy}"
+        raise invalid(field, f"the answer would hold {floats:,} numbers, and may hold {most:,} as {form}; {remedy}")
 
 
 def with_version(problem: Problem, version: str) -> Problem:

@@ -36,13 +36,13 @@ log = logging.getLogger("service.api")
 class Served:
     """An open version, with what answers from it need."""
 
-    def __init__(self, table: Table, row: Embedding, *, use_index_from: int):
+    def __init__(self, version: str, table: Table, *, use_index_from: int):
         info = table.info
-        self.version, self.table, self.info, self.ids = row.version, table, info, table.ids
+        self.version, self.table, self.info, self.ids = version, table, info, table.ids
         self.vectors: NDArray = table.vectors
         self.labels = table.labels
         self.searcher = Searcher(table, use_index_from=use_index_from)
-        self.heads = Heads(row.version, info.dim)
+        self.heads = Heads(version, info.dim)
 
 
 class Found(NamedTuple):
@@ -134,7 +134,7 @@ class Catalogue:
                 del self._served[version]
             elif earlier is None or row.indexes != earlier.indexes:  # there is a new one to search with
                 served = self._served[version]
-                self._served[version] = Served(served.table, row, use_index_from=self._settings.index_min_rows)
+                self._served[version] = Served(version, served.table, use_index_from=self._settings.index_min_rows)
 
     def _row(self, ref: str) -> Embedding | None:
         return self._shelf.versions.get(self._shelf.aliases.get(ref, ref))
@@ -173,7 +173,7 @@ class Catalogue:
         served = self._served.get(version)
         if served is not None:
             return served
-        served = Served(table, row, use_index_from=self._settings.index_min_rows)  # type: ignore[arg-type]
+        served = Served(version, table, use_index_from=self._settings.index_min_rows)
         if row is not None and row.state == "ready":
             self._served[version] = served
             while len(self._served) > MOST_OPEN:

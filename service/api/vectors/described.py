@@ -17,21 +17,23 @@ _TAGGED = {"ETag": {"description": "strong: a version never changes", "schema": 
 _SHAPED = {
     "Nml-Rows": {"description": "with vectors: how many there are", "schema": _COUNT},
     "Nml-Dimension": {"description": "with vectors: numbers in each", "schema": _COUNT},
-    "Nml-Unknown": {"description": "how many ids were not found", "schema": _COUNT},
 }
+_COUNTED = {"Nml-Unknown": {"description": "how many ids were not found", "schema": _COUNT}}
 
 
 def answered(
-    description: str, model: type[BaseModel], forms: tuple[str, ...], *, kept: bool = False, shaped: bool = False
-) -> dict[str, Any]:
+    description: str, model: type[BaseModel], forms: tuple[str, ...], *, kept: bool = False, shaped: bool = False,
+    by_ids: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """A good answer in one of these forms.
 
     Args:
         kept: it has an entity tag.
         shaped: it may be a matrix, whose shape headers tell.
+        by_ids: a header tells how many of the ids asked for are not known.
     """
     content = {form: _described(form) for form in forms if form != JSON}
-    headers = (_TAGGED if kept else _VERSION) | (_SHAPED if shaped else {})
+    headers = (_TAGGED if kept else _VERSION) | (_SHAPED if shaped else {}) | (_COUNTED if by_ids else {})
     return {"description": description, "model": model, "content": content, "headers": headers}
 
 

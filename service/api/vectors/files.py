@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from typing import Any
+from weakref import WeakValueDictionary
 
 from starlette.types import Receive, Scope, Send
 
 from service.api.files import Download
 from service.api.problems import Problem
-from service.api.vectors.answers import Plain
 from service.api.vectors.catalogue import Served
 from service.api.vectors.negotiate import ASK_AGAIN, FOREVER, JSON, NPY
+from service.api.vectors.sending import Plain
+from service.api.vectors.turns import Turns
 from service.vectors.layout import VECTORS, ids_file
 from service.vectors.parquet import parquet_file
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_CONVERSIONS, _OPENED = 2, 4  # at a time
 
 
 class TableFile(Download):
@@ -77,3 +81,20 @@ def table_file(served: Served, form: str, *, pinned: bool) -> TableFile:
     descriptor = os.open(table.directory / file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     kind = JSON if file.endswith(".json") else NPY
     return TableFile(descriptor, name=f"{served.version}.{file}", kind=kind, tag=f'"{info.files[file]}"', **options)
+
+
+class Tables:
+    """Opens files of tables. Making Parquet takes minutes for a large table: a few at a time, each but once, and those
+    who want the same wait without a thread, so that everything else goes on."""
+
+    def __init__(self) -> None:
+        self._conversions, self._others = Turns(_CONVERSIONS), Turns(_OPENED)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by version, while anyone waits
+
+    async def open(self, served: Served, form: str, *, pinned: bool) -> TableFile:
+        """As `table_file`; besides, Problem 503 where too many wait."""
+        if form != "parquet":
+            return await self._others.run(table_file, served, form, pinned=pinned)
+        lock = self._locks.setdefault(served.version, asyncio.Lock())
+        async with lock:
+            return await self._conversions.run(table_file, served, form, pinned=pinned)

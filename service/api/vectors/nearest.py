@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from service.api.vectors.answers import check_size, document, dumps, results_jso
 from service.api.vectors.catalogue import Served
 from service.api.vectors.negotiate import ARROW
 from service.api.vectors.schemas import Filter, NeighborOptions
+from service.api.vectors.sending import Piece
 from service.vectors.parquet import neighbors_arrow
 from trainer.errors import InvalidInput
 
@@ -31,6 +32,7 @@ class Queries:
     unknown: Names
     field: str  # where they stand in the question
     places: Rows  # [q] and at which place
+    options: str = ""  # where the options stand: "neighbors." where they are a section
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,30 @@ def by_vectors(vectors: Floats) -> Queries:
     return Queries(places.tolist(), vectors, None, [], "vectors", places)
 
 
+def check_answer(
+    served: Served, count: int, options: NeighborOptions, form: str, *, within: str = "", instead: str | None = None
+) -> None:
+    """Raises Problem 422 where the answer to `count` queries would be too large.
+
+    Args:
+        within: the section of the question in which the options stand, with a dot.
+        instead: a form of answer that may hold more than JSON.
+    """
+    if options.include_vectors:
+        floats = count * min(options.k, served.info.rows) * served.info.dim
+        remedy = "ask for fewer neighbours or queries at a time, or without"
+        check_size(floats, form, f"{within}include_vectors", remedy, instead=instead)
+
+
 def search(served: Served, queries: Queries, options: NeighborOptions, chosen: Filter | None) -> Neighborhood:
     """Find them.
 
     Raises:
-        Problem: 422, the answer would be too large, a query is zero, a label is not known, the backend cannot do it.
+        Problem: 422, a query is zero, a label is not known, the backend cannot do it.
         Infrastructure: an index cannot be read.
     """
-    k, dim, count = min(options.k, served.info.rows), served.info.dim, len(queries.names)
-    if options.include_vectors:
-        check_size(count * k * dim, "include_vectors", "ask for fewer neighbours or queries at a time, or without")
-    among, unknown_in_filter = _among(served, chosen)
+    count = len(queries.names)
+    among, unknown_in_filter = _among(served, chosen, queries.options)
     if options.metric == "cosine":
         _check_nonzero(queries)
     if not count:
@@ -88,7 +103,7 @@ def search(served: Served, queries: Queries, options: NeighborOptions, chosen: F
             exclude=queries.exclude,
         )  # fmt: skip
     except InvalidInput as error:  # all else was checked
-        raise invalid("backend", str(error)) from None
+        raise invalid(f"{queries.options}backend", str(error)) from None
     there = found.rows >= 0
     rows = found.rows[there]
     ends = np.cumsum(there.sum(axis=1))[:-1]
@@ -102,21 +117,23 @@ def search(served: Served, queries: Queries, options: NeighborOptions, chosen: F
     )  # fmt: skip
 
 
-def body(served: Served, form: str, found: Neighborhood) -> bytes:
+def body(served: Served, form: str, found: Neighborhood) -> Iterable[Piece]:
     """The answer as JSON or as an Arrow stream."""
     if form == ARROW:
-        return neighbors_arrow(found.names, found.ids, found.scores, found.vectors)
-    return document(
-        served.heads,
-        {
-            "metric": dumps(found.metric), "backend": dumps(found.backend), "k": dumps(found.k),
-            "results": results_json(found.names, found.ids, found.scores, found.vectors),
-            "unknown": dumps(list(found.unknown)), "unknown_in_filter": dumps(list(found.unknown_in_filter)),
-        },
-    )  # fmt: skip
+        return [neighbors_arrow(found.names, found.ids, found.scores, found.vectors)]
+    return document(served.heads, members(found) | {"unknown": dumps(list(found.unknown))})
 
 
-def _among(served: Served, chosen: Filter | None) -> tuple[Rows | None, Names]:
+def members(found: Neighborhood) -> dict[str, bytes | Iterator[bytes]]:
+    """What an answer in JSON says of neighbours."""
+    return {
+        "metric": dumps(found.metric), "backend": dumps(found.backend), "k": dumps(found.k),
+        "results": results_json(found.names, found.ids, found.scores, found.vectors),
+        "unknown_in_filter": dumps(list(found.unknown_in_filter)),
+    }  # fmt: skip
+
+
+def _among(served: Served, chosen: Filter | None, within: str) -> tuple[Rows | None, Names]:
     """The rows that a filter lets through, ascending, and the ids in it that are not known."""
     if chosen is None:
         return None, []
@@ -124,7 +141,7 @@ def _among(served: Served, chosen: Filter | None) -> tuple[Rows | None, Names]:
         try:
             return served.table.rows_labelled(chosen.labels), []
         except InvalidInput as error:
-            raise invalid("filter.labels", str(error)) from None
+            raise invalid(f"{within}filter.labels", str(error)) from None
     ids = chosen.ids or []
     rows = served.ids.rows_of(ids)
     return np.unique(rows[rows >= 0]), [ids[at] for at in np.flatnonzero(rows < 0)]

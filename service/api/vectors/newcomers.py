@@ -13,8 +13,8 @@ from service.api.problems import FieldError, invalid, not_valid
 from service.api.vectors.catalogue import Served
 from service.api.vectors.schemas import Classify, Edge, Embed, SparseFeatures
 
-MOST_EDGES = 1_000_000  # of all new nodes together
-_EDGE = re.compile(r"\bedge(?:_[a-z]+\[| )(\d{1,9})\b")
+_EDGE = re.compile(r"\bedge(?:_([a-z]+)\[(\d{1,9})\]| (\d{1,9})\b)")
+_EDGE_FIELDS = ("weight", "direction", "node")
 _NODE = re.compile(r"\bnode (\d{1,9})\b")
 _DIRECTIONS = {"both": 0, "in": 1, "out": 2}
 
@@ -54,6 +54,8 @@ def _features(question: Embed) -> Arrays:
     given = [node.features for node in question.nodes]
     dense = [features for features in given if not isinstance(features, SparseFeatures)]
     for at, features in enumerate(given):
+        if features == []:
+            raise invalid(f"nodes.{at}.features", "is empty; give as many as nodes of the graph have")
         if not isinstance(features, SparseFeatures) and len(features) != len(dense[0]):
             raise invalid(f"nodes.{at}.features", f"there are {len(features)}, where others have {len(dense[0])}")
     if len(dense) == len(given):
@@ -97,8 +99,6 @@ def _edges(served: Served, question: Embed, places: dict[str, int]) -> Arrays:
         for at, node in enumerate(question.nodes)
         for edge in node.edges
     ]
-    if len(ends) > MOST_EDGES:
-        raise invalid("nodes", f"have {len(ends):,} edges together; send at most {MOST_EDGES:,} at a time")
     others = served.ids.rows_of([edge.node for _, edge in ends])
     for number, (_, edge) in enumerate(ends):
         place = places.get(str(edge.node))
@@ -122,12 +122,18 @@ def _place(question: Embed, number: int) -> str:
     raise AssertionError
 
 
-def blamed(question: Embed, message: str) -> str:
-    """The field that is meant where the other process names an edge or a node by its number."""
+def blamed(question: Embed, message: str) -> FieldError:
+    """The field that is meant where the other process names its arrays, an edge or a node by its number."""
     edge, node = _EDGE.search(message), _NODE.search(message)
-    if edge is not None and int(edge[1]) < sum(len(node.edges) for node in question.nodes):
-        return _place(question, int(edge[1]))
-    return f"nodes.{node[1]}" if node is not None and int(node[1]) < len(question.nodes) else "nodes"
+    if edge is not None and (number := int(edge[2] or edge[3])) < sum(len(node.edges) for node in question.nodes):
+        place = _place(question, number)
+        if edge[1] in _EDGE_FIELDS:
+            place = f"{place}.{edge[1]}"
+        return FieldError(place, message.removeprefix(edge[0]).strip())
+    part = ".features" if "feature" in message else ""
+    if node is not None and int(node[1]) < len(question.nodes):
+        return FieldError(f"nodes.{node[1]}{part}", message)
+    return FieldError(f"nodes.0{part}" if part else "nodes", message)  # all have equally many
 
 
 @dataclass(frozen=True)

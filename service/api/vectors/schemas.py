@@ -5,10 +5,10 @@ Questions are read by `service.api.vectors.bodies`; answers are written by `answ
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from service.api.schemas import Document, Moment
 
@@ -17,9 +17,11 @@ MOST_QUERIES = 1_000
 MOST_NEIGHBORS = 1_000
 MOST_NEW_NODES = 1_000
 MOST_LABELLED = 100_000
+MOST_KEYS = 50  # of an object; ours have fewer than ten
 ALIAS = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 VERSION = r"^[0-9A-Za-z_-]{1,64}$"
 PLAIN, OBJECT = "<plain>", "<object>"
+TOO_MANY_KEYS: Final = "too_many_keys"
 
 
 class _NodeId:
@@ -45,6 +47,15 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_KEYS:  # each unknown one would be a mistake to report
+            known = ", ".join(cls.model_fields)
+            why = f"has {len(value):,} keys, most of them unknown; known are {known}"
+            raise PydanticCustomError(TOO_MANY_KEYS, why)
+        return value
+
 
 class Lookup(Question):
     """Vectors of these nodes."""
@@ -61,7 +72,7 @@ class Filter(Question):
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if (self.labels is None) == (self.ids is None):
-            raise ValueError("filter: give either labels or ids")
+            raise ValueError("give either labels or ids")
         return self
 
 
@@ -304,10 +315,16 @@ class NeighborsDocument(Document):
 
 
 class EmbedDocument(Document):
+    """With `neighbors` also what was found, and how."""
+
     version: str
     ids: list[int | str | None]
     vectors: list[list[float]]
+    metric: Metric | None = None
+    backend: Literal["exact", "hnsw", "ivf"] | None = None
+    k: int | None = None
     results: list[Nearest] | None = None
+    unknown_in_filter: list[int | str] | None = None
 
 
 class ClassifyDocument(Document):

@@ -63,8 +63,8 @@ def test_json_digits_give_back_every_kind_of_float32() -> None:
     bits = random.integers(0, 2**32, 400_000, dtype=np.uint64).astype(np.uint32)
     values = bits.view(np.float32)
     values = values[np.isfinite(values)][:390_000].reshape(-1, 10)
-    same(json.loads(json_rows(values)), values)
-    assert json_rows(np.empty((0, 5), np.float32)) == b"[]"
+    same(json.loads(b"".join(json_rows(values))), values)
+    assert b"".join(json_rows(np.empty((0, 5), np.float32))) == b"[]"
 
 
 def test_one_node_in_every_form(shared: Live, table: tuple[Table, list[Any], Any]) -> None:
@@ -211,3 +211,22 @@ def test_what_the_client_has_is_not_sent_again(shared: Live, tables: dict[str, T
     moved = shared.http.get("/v1/embeddings/kept/nodes/1", headers={"If-None-Match": ", ".join(tags)})
     assert (moved.status_code, moved.headers["nml-version"]) == (200, other)
     assert shared.http.get("/v1/jobs").headers.get_list("cache-control") == ["no-store"]
+
+
+def test_headers_are_those_described(shared: Live) -> None:
+    """Of a question's answer the document names exactly the headers of our own that come."""
+    version = put_version(shared.store, shared.settings, 20, 4).info.version
+    paths = shared.app.openapi()["paths"]
+    for question, may in (("lookup", {"nml-rows", "nml-dimension", "nml-unknown"}), ("neighbors", {"nml-unknown"})):
+        answer = shared.http.post(f"/v1/embeddings/{version}/{question}", json={"ids": [1, 99]})
+        ours = {name for name in answer.headers if name.startswith("nml-")}
+        described = paths["/v1/embeddings/{version}/" + question]["post"]["responses"]["200"]["headers"]
+        assert ours == {name.lower() for name in described} == {"nml-version", *may}
+    embedded = paths["/v1/embeddings/{version}/embed"]["post"]["responses"]["200"]["headers"]
+    assert set(embedded) == {"Nml-Version", "Nml-Rows", "Nml-Dimension"}
+
+
+def test_form_that_there_is_not_still_tells_the_version(shared: Live) -> None:
+    version = put_version(shared.store, shared.settings, 20, 4).info.version
+    answer = shared.http.get("/v1/embeddings/latest/nodes/1", headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["nml-version"]) == (406, version)

@@ -84,6 +84,12 @@ def test_neighbours_of_new_nodes(live: Live, vectors: Any, nodes: list[dict[str,
         order = np.argsort(-scores, kind="stable")[:4]
         assert result["ids"] == order.tolist()
         np.testing.assert_allclose(result["scores"], scores[order], rtol=1e-5, atol=1e-6)
+    assert (document["metric"], document["backend"], document["k"]) == ("dot", "exact", 4)
+    assert document["unknown_in_filter"] == []
+    among = embed(live, nodes=[new, friend], neighbors={"filter": {"ids": [5, "absent", 6]}}).json()
+    assert among["unknown_in_filter"] == ["absent"]
+    assert sorted(among["results"][0]["ids"]) == [5, 6]
+    EmbedDocument.model_validate(among)
     alone = embed(live, nodes=[dict(new, edges=nodes[0]["edges"])]).json()["vectors"][0]
     assert not np.allclose(alone, document["vectors"][0])  # the friend counts
 
@@ -92,6 +98,7 @@ def test_wrong_new_nodes(live: Live, nodes: list[dict[str, Any]]) -> None:
     good = nodes[0]
     for changed, field in (
         ({"features": [*good["features"], 1.0]}, "nodes"),
+        ({"features": []}, "nodes.1.features"),
         ({"features": [True, *good["features"][1:]]}, "nodes.1.features.0"),
         ({"features": ["1", *good["features"][1:]]}, "nodes.1.features.0"),
         ({"features": [1e39, *good["features"][1:]]}, "nodes.1.features"),
@@ -99,12 +106,12 @@ def test_wrong_new_nodes(live: Live, nodes: list[dict[str, Any]]) -> None:
         ({"features": {"indices": [1], "values": [1, 2]}}, "nodes.1.features"),
         ({"features": {"indices": [1, 1], "values": [1, 2]}}, "nodes.1.features"),
         ({"features": {"indices": [-1], "values": [1]}}, "nodes.1.features.indices.0"),
-        ({"features": {"indices": [10**6], "values": [1]}}, "nodes.1"),
+        ({"features": {"indices": [10**6], "values": [1]}}, "nodes.1.features"),
         ({"edges": [3, "absent"]}, "nodes.1.edges.1"),
         ({"edges": [3, {"node": "absent"}]}, "nodes.1.edges.1"),
         ({"edges": [True]}, "nodes.1.edges.0"),
         ({"edges": [{"node": 3, "weight": 0}]}, "nodes.1.edges.0.weight"),
-        ({"edges": [{"node": 3, "weight": 2}]}, "nodes.1.edges.0"),  # the graph has no weights
+        ({"edges": [3, {"node": 3, "weight": 2}]}, "nodes.1.edges.1.weight"),  # the graph has no weights
         ({"edges": [{"node": 3, "direction": "up"}]}, "nodes.1.edges.0.direction"),
         ({"edges": [{"node": 3, "color": 1}]}, "nodes.1.edges.0.color"),
         ({"id": str(good["id"])}, "nodes.1.id"),
@@ -116,7 +123,15 @@ def test_wrong_new_nodes(live: Live, nodes: list[dict[str, Any]]) -> None:
     assert fields_of(embed(live, nodes=[])) == ["nodes"]
     assert fields_of(embed(live, nodes=[{"features": [1]}] * 1_001)) == ["nodes"]
     assert fields_of(embed(live, RAW, nodes=[good], neighbors={})) == ["neighbors"]
-    assert fields_of(embed(live, nodes=[good], neighbors={"k": 0})) == ["neighbors.k"]
+    assert fields_of(embed(live, nodes=[{"features": []}])) == ["nodes.0.features"]
+    assert fields_of(embed(live, nodes=[{"features": [1.0]}])) == ["nodes.0.features"]
+    weighted = embed(live, nodes=[dict(good, edges=[{"node": 3, "weight": 2}])]).json()
+    assert "edge_weight" not in weighted["detail"]
+    for options, field in (
+        ({"k": 0}, "neighbors.k"), ({"backend": "hnsw"}, "neighbors.backend"), ({"filter": {}}, "neighbors.filter"),
+        ({"filter": {"labels": ["absent"]}}, "neighbors.filter.labels"),
+    ):  # fmt: skip
+        assert fields_of(embed(live, nodes=[good], neighbors=options)) == [field]
     assert embed(live, nodes=[good]).status_code == 200  # and all is well after that
 
 

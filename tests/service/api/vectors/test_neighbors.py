@@ -80,7 +80,7 @@ def test_by_vectors_in_every_form(shared: Live, table: Table) -> None:
         check(table, result, queries[at], 6, "dot")
         rows = [IDS.index(name) for name in result["ids"]]
         assert np.array(result["vectors"], np.float32).tobytes() == table.vectors[rows].tobytes()
-    options = {"k": 6, "metric": "dot", "include_vectors": True}
+    options = {"k": 6, "metric": "dot", "include_vectors": True, "include_self": True}
     saved, wide, turned = io.BytesIO(), io.BytesIO(), io.BytesIO()
     np.save(saved, queries)
     np.save(wide, queries.astype(np.float64))
@@ -174,6 +174,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 def test_wrong_questions_name_the_field(shared: Live, table: Table, question: dict[str, Any], field: str) -> None:
     answer = shared.http.post(f"/v1/embeddings/{table.info.version}/neighbors", json=question)
     assert field in fields_of(answer)
+    assert f"{field}: {field}" not in answer.json()["detail"]
     assert answer.headers["nml-version"] == table.info.version
 
 
@@ -222,6 +223,10 @@ BINARY: list[tuple[str, str, bytes, dict[str, Any], str]] = [
     ("npy-huge-header", NPY, b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + b" " * 100, {}, "body"),
     ("npy-huge-shape", NPY, _npy(ONES).replace(b"(3, 16), }", b"(9" + b"9" * 6 + b",16)}"), {}, "vectors"),
     ("npy-code", NPY, b"\x93NUMPY\x01\x00\x20\x00__import__('os').getpid()       \n", {}, "body"),
+    ("npy-rows-true", NPY, _npy(ONES[:1]).replace(b"(1, 16), }   ", b"(True, 16), }"), {}, "body"),
+    ("npy-columns-true", NPY, _npy(ONES[:1]).replace(b"(1, 16), }    ", b"(1, False), }"), {}, "body"),
+    ("npy-as-raw", RAW, _npy(ONES), {}, "body"),
+    ("unknown-option", RAW, ONES.tobytes(), {"K": "3"}, "K"),
     ("k", RAW, ONES.tobytes(), {"k": "0"}, "k"),
     ("metric", RAW, ONES.tobytes(), {"metric": "x"}, "metric"),
     ("label", RAW, ONES.tobytes(), {"labels": "class 9"}, "filter.labels"),

@@ -1,19 +1,17 @@
-"""Versions and aliases: which there are, how they move, how whole tables are fetched, and who may do what."""
+"""Versions and aliases: which there are, how they move, and who may do what."""
 
 from __future__ import annotations
 
-import io
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from service.api.vectors.schemas import AliasDocument, AliasPage, EmbeddingDocument, EmbeddingPage
 from service.store.records import new_id
+from service.vectors.table import Table
 from tests import postgres
 from tests.service.api.server import Live
 from tests.service.api.vectors.shelf import fields_of, put_job, put_version
@@ -90,6 +88,31 @@ def test_cancelled_publishing_has_failed(live: Live) -> None:
     assert made is not None
     live.store.jobs.cancel(made.job_id)
     assert live.http.get(f"/v1/embeddings/{version}").json()["state"] == "failed"
+
+
+def test_publishing_and_indexing_are_cancelled_by_their_owner(serve: Callable[..., Live]) -> None:
+    live = serve(require_key=True)
+    made, text = live.store.keys.create("one", ["submit", "read"])
+    one, other = {"Authorization": f"Bearer {text}"}, key(live, "submit", "read")
+    version = new_id()
+    put_job(live.store, version, owner=made.id)
+    job = live.http.get(f"/v1/embeddings/{version}", headers=one).json()["job"]
+    assert live.http.get(f"/v1/jobs/{job}", headers=one).json()["links"]["cancel"] == f"/v1/jobs/{job}/cancel"
+    assert live.http.post(f"/v1/jobs/{job}/cancel", headers=other).status_code == 403
+    unfinished = live.http.delete(f"/v1/jobs/{job}", headers=one)
+    assert unfinished.status_code == 409
+    assert "cancel it first" in unfinished.json()["detail"]
+    assert live.http.post(f"/v1/jobs/{job}/cancel", headers=one).json()["state"] == "cancelled"
+    refused = live.http.get(f"/v1/embeddings/{version}/nodes/1", headers=one)
+    assert "cancelled" in refused.json()["detail"]  # at once, and no longer "still being published"
+    assert live.http.delete(f"/v1/jobs/{job}", headers=one).status_code == 204
+    indexed = put_version(live.store, live.settings, 20, 4).info.version
+    admin = key(live, "admin")
+    job = live.http.post(f"/v1/embeddings/{indexed}/index", json={}, headers=admin).json()["indexes"]["hnsw"]["job"]
+    assert live.http.post(f"/v1/jobs/{job}/cancel", headers=admin).status_code == 202
+    row = live.store.embeddings.get(indexed)
+    assert row is not None
+    assert row.indexes["hnsw"]["state"] == "failed"
 
 
 def test_index_is_queued_once(live: Live) -> None:
@@ -184,55 +207,45 @@ def test_bodies_of_questions_may_be_large_and_others_not(serve: Callable[..., Li
     live = serve(max_query_bytes=3_000_000, max_body_bytes=1_000_000)
     version = put_version(live.store, live.settings, 5, 4).info.version
     asked = {"ids": [1], "x": "y" * 2_000_000}
-    assert fields_of(live.http.post(f"/v1/embeddings/{version}/lookup", json=asked)) == ["x"]
-    assert live.http.post(f"/v1/embeddings/{version}/lookup", json={"x": "y" * 3_000_000}).status_code == 413
+    assert fields_of(live.http.post(f"/v1/embeddings/{version}/neighbors", json=asked)) == ["x"]
+    assert live.http.post(f"/v1/embeddings/{version}/neighbors", json={"x": "y" * 3_000_000}).status_code == 413
     assert live.http.post(f"/v1/embeddings/{version}/index", json=asked).status_code == 413
 
 
-@pytest.mark.parametrize("ids", ["shuffled", "str"])
-def test_downloads(live: Live, ids: Any) -> None:
-    table = put_version(live.store, live.settings, 500, 8, ids, labels=3)
-    version = table.info.version
-    path = f"/v1/embeddings/{version}/download"
-    whole = live.http.get(path)
-    assert whole.content == (table.directory / "vectors.npy").read_bytes()
-    assert whole.headers["etag"] == f'"{table.info.files["vectors.npy"]}"'
-    assert whole.headers["cache-control"] == "private, max-age=31536000, immutable"
-    assert "attachment" in whole.headers["content-disposition"]
-    listed = live.http.get(path, params={"format": "ids"})
-    names = json.loads(listed.content) if ids == "str" else np.load(io.BytesIO(listed.content)).tolist()
-    assert names == table.ids.ids_of(np.arange(500))
-    parquet = live.http.get(path, params={"format": "parquet"})
-    columns = pq.read_table(io.BytesIO(parquet.content)).to_pydict()
-    assert columns["id"] == names
-    assert np.array(columns["vector"], np.float32).tobytes() == table.vectors.tobytes()
-    for form, content in (("npy", whole.content), ("parquet", parquet.content)):
-        options = {"params": {"format": form}}
-        tag = live.http.get(path, **options).headers["etag"]
-        part = live.http.get(path, headers={"Range": "bytes=100-299", "If-Range": tag}, **options)
-        assert (part.status_code, part.content) == (206, content[100:300])
-        assert part.headers["content-range"] == f"bytes 100-299/{len(content)}"
-        assert part.headers["etag"] == tag
-        stale = live.http.get(path, headers={"Range": "bytes=100-299", "If-Range": '"other"'}, **options)
-        assert (stale.status_code, stale.content) == (200, content)
-        kept = live.http.get(path, headers={"If-None-Match": tag}, **options)
-        assert (kept.status_code, kept.headers["nml-version"]) == (304, version)
-        beyond = live.http.get(path, headers={"Range": f"bytes={len(content)}-"}, **options)
-        assert beyond.status_code == 416
-    assert live.http.get(path, headers={"Range": "bytes=x"}).status_code == 400
-    assert fields_of(live.http.get(path, params={"format": "csv"})) == ["format"]
+def test_alias_that_two_set_at_once_is_that_of_one(serve: Callable[..., Live]) -> None:
+    live = serve(require_key=True, rate_burst=10**6)
+    versions = [put_version(live.store, live.settings, 5, 4).info.version for _ in range(2)]
+    keys = [key(live, "submit", "read") for _ in range(2)]
+    for number in range(20):
+        together, statuses = threading.Barrier(2), []
+
+        def put(at: int, name: str = f"name{number}", together: Any = together, statuses: Any = statuses) -> None:
+            together.wait()
+            body = {"version": versions[at]}
+            statuses.append(live.http.put(f"/v1/aliases/{name}", json=body, headers=keys[at]).status_code)
+
+        threads = [threading.Thread(target=put, args=(at,)) for at in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(statuses) == [200, 403]
 
 
-def test_download_goes_on_while_the_version_is_deleted(live: Live) -> None:
-    table = put_version(live.store, live.settings, 40_000, 64)
-    content = (table.directory / "vectors.npy").read_bytes()
-    with live.http.stream("GET", f"/v1/embeddings/{table.info.version}/download") as answer:
-        pieces = answer.iter_bytes(65_536)
-        found = [next(pieces)]
-        assert live.http.delete(f"/v1/embeddings/{table.info.version}").status_code == 204
-        found += pieces
-    assert b"".join(found) == content
-    assert live.http.get(f"/v1/embeddings/{table.info.version}/download").status_code == 404
+def test_version_deleted_while_it_is_opened_is_still_answered_from(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked before the deletion gets the vector; whoever asks after it, 404."""
+    version = put_version(live.store, live.settings, 5, 4).info.version
+    genuine = Table.open
+
+    def opened(directory: Any) -> Table:
+        table = genuine(directory)
+        assert live.http.delete(f"/v1/embeddings/{version}").status_code == 204
+        return table
+
+    monkeypatch.setattr("service.api.vectors.catalogue.Table.open", opened)
+    answer = live.http.get(f"/v1/embeddings/{version}/nodes/1")
+    assert (answer.status_code, answer.headers["nml-version"]) == (200, version)
+    assert live.http.get(f"/v1/embeddings/{version}/nodes/1").status_code == 404
 
 
 def test_files_that_are_gone_are_no_bad_request(live: Live, caplog: pytest.LogCaptureFixture) -> None:
