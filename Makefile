@@ -51,10 +51,10 @@ test: env  ## the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not campaign" || [ $$? -eq 5 ]
 
 campaign: env  ## 30 jobs on SQLite and 30 on PostgreSQL while everything is killed at random (half an hour)
-	OMP_NUM_THREADS=1 NML_KILL_JOBS=30 $(BIN)/python -m pytest tests/faults/test_kill.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
 
 lint: env  ## style, format and types
 	$(BIN)/ruff check .

@@ -65,7 +65,7 @@ def test_answers_are_as_described(live: Live, tag: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tag", [tag["name"] for tag in TAGS])
 def test_answers_are_as_described_whatever_is_asked(live: Live, tag: str) -> None:
-    explored(live, tag, examples=100)
+    explored(live, tag, examples=30)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """kill -9 of API, dispatcher, keeper and trainer at random moments: nothing is lost, nothing happens twice.
 
-`make campaign` does the same with 30 jobs.
+`make campaign` runs it: half an hour with its 30 jobs on each kind of database.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests import postgres
 from tests.faults.histories import all_events, check_history, curve, mlflow_runs, small_spec, uninterrupted
 from tests.faults.services import Service, kill, wait_for
 
-JOBS = int(os.environ.get("NML_KILL_JOBS", "10"))
+JOBS = int(os.environ.get("NML_KILL_JOBS", "30"))
 KILLS, SEEDS = JOBS + 10, 2
 EACH_KILLED = JOBS // 10  # at least
 Curves = dict[int, list[dict[str, float]]]  # by seed
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture(scope="module")
