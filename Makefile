@@ -53,7 +53,7 @@ test: env  ## the fast tests
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not campaign" || [ $$? -eq 5 ]
 
-campaign: env  ## 30 jobs on SQLite and 30 on PostgreSQL while everything is killed at random (half an hour)
+campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
 
 lint: env  ## style, format and types

@@ -13,7 +13,7 @@ from service.store import open_store
 from tests.faults.histories import all_events, check_history, curve, small_spec, uninterrupted, wait_all
 from tests.faults.services import Service, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(600)]
 JOBS, EPOCHS = 3, 300
 
 

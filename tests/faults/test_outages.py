@@ -22,7 +22,7 @@ from tests.faults.histories import all_events, check_history, curve, small_spec,
 from tests.faults.services import Service, wait_for
 from tests.trainer.mlflow_server import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(600)]
 OUTAGE = 20.0  # seconds, several leases
 
 

@@ -14,7 +14,7 @@ from service.store.records import Claim, NewEvent, NewJob
 from tests.faults.services import Service, kill, wait_for
 from trainer.config import TrainSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(300)]
 WATCHERS, EVENTS, BATCH = 200, 300, 5
 
 

@@ -29,7 +29,7 @@ from trainer.config import parse_spec, spec_hash
 from trainer.errors import Cancelled, Infrastructure
 
 # Processes that wait for ever must not; so long, because a busy machine can take minutes to start Ray.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1_200)]
 ENDLESS = "import os, pathlib, time\npathlib.Path('{pid}').write_text(str(os.getpid()))\ntime.sleep(600)"
 
 
