@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 import trainer
+from tests.faults.services import cmdline
 from trainer.callbacks import Callback
 from trainer.config import parse_spec
 from trainer.run.directory import read_events
@@ -48,7 +49,7 @@ class KillOneWorker(Callback):
     def on_epoch(self, event):
         if event["epoch"] == 3 and not self.killed:
             family = psutil.Process(os.getpid()).children(recursive=True)
-            workers = [child for child in family if "RayTrainWorker" in " ".join(child.cmdline())]
+            workers = [child for child in family if "RayTrainWorker" in " ".join(cmdline(child))]
             assert len(workers) == 2
             workers[0].kill()
             self.killed.append(workers[0].pid)
