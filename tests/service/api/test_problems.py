@@ -37,17 +37,22 @@ def checked(response: httpx.Response, status: int) -> ProblemDocument:
 
 @contextmanager
 def database_away(live: Live) -> Iterator[None]:
-    """Put a folder where SQLite's file was."""
+    """Put a folder where SQLite's file was.
+
+    Closed after every exchange too: the service looks by itself at any moment, and a connection made in between would be
+    to a file that is no longer there, or to an empty one that SQLite has made.
+    """
     live.store.close()
     database = live.settings.home / "service.db"
     database.rename(database.with_suffix(".away"))
     database.mkdir()
+    live.store.close()
     try:
         yield
     finally:
-        live.store.close()
         database.rmdir()
         database.with_suffix(".away").rename(database)
+        live.store.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%2e%2e/etc/passwd", "/é"])
