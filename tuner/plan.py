@@ -7,11 +7,11 @@ the journal, and belongs to every trial's settings.
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
 from trainer.parallel.connection import LOCAL
+from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import usable_memory
 from trainer.planning.plan import make_plan, size
 from trainer.planning.shape import GraphShape
@@ -82,7 +82,7 @@ def _share(spec: SweepSpec, address: str, concurrency: int) -> int:
     """Bytes that a trial may plan with; of a cluster's machines we only know our own."""
     if spec.resources.memory_gb is not None:
         return int(spec.resources.memory_gb * 2**30)
-    beside = concurrency if address == LOCAL else (os.cpu_count() or 1) // spec.resources.cpus
+    beside = concurrency if address == LOCAL else usable_cpus() // spec.resources.cpus
     return usable_memory() // max(1, beside)
 
 

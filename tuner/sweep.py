@@ -15,6 +15,7 @@ from trainer.errors import Cancelled, Infrastructure
 from trainer.parallel.child import launched, meeting_place, raise_failure
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
+from trainer.planning.cpus import usable_cpus
 from trainer.run.atomic import write_json
 from trainer.training.stop_request import StopRequest
 from tuner.config import SweepSpec
@@ -106,7 +107,7 @@ def _cpus(spec: SweepSpec) -> int | None:
     """CPUs of a Ray on this machine: what there is, or what so many trials at a time were asked to share."""
     if spec.concurrency is None:
         return None
-    return max(os.cpu_count() or 1, spec.concurrency * spec.resources.cpus)
+    return max(usable_cpus(), spec.concurrency * spec.resources.cpus)
 
 
 def _worker_variables() -> dict[str, str]:

@@ -52,6 +52,7 @@ def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None,
     """
     from trainer.graph import Graph
     from trainer.loop import fit
+    from trainer.planning.cpus import usable_cpus
     from trainer.planning.memory import usable_memory
     from tuner.data import shared_graph
 
@@ -65,7 +66,7 @@ def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None,
                 f"{sweep}: its worker on {platform.node()} does not see it. Put sweeps where all nodes can reach them."
             )
         spec = parse_sweep(read_document(sweep / "spec.json"))
-        memory = memory or usable_memory() // max(1, (os.cpu_count() or 1) // spec.resources.cpus)
+        memory = memory or usable_memory() // max(1, usable_cpus() // spec.resources.cpus)
         graph = Graph.open(shared_graph(sweep), mmap=True)
         for run in range(spec.seeds):
             asked = trial_spec(spec, changes, run)

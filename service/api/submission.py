@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from service.store import Store
 from service.store.records import NewJob
 from trainer.config import TrainSpec, spec_hash
 from trainer.errors import InvalidInput, OutOfMemory
+from trainer.planning.cpus import usable_cpus
 from trainer.planning.plan import make_plan, size
 from trainer.planning.shape import GraphShape
 from trainer.presets import DEFAULT_PRESET, PRESETS, preset_document
@@ -160,9 +160,12 @@ def _planned(spec: TrainSpec, shape: GraphShape, limit: int, place: str) -> int:
 
 
 def _sweep_memory(spec: SweepSpec, shape: GraphShape, settings: Settings) -> int:
-    """Bytes of as many trials as are to run side by side; where that is left open, of as many as fit."""
+    """Bytes of as many trials as are to run side by side; where that is left open, of as many as fit.
+
+    On a cluster, of one: `memory_limit` is then a worker's, and how many share it each worker knows by itself.
+    """
     trial = trial_spec(spec, {})
-    most = spec.concurrency or max(1, (os.cpu_count() or 1) // spec.resources.cpus)
+    most = 1 if settings.runner == "ray" else spec.concurrency or max(1, usable_cpus() // spec.resources.cpus)
     own = spec.resources.memory_gb
     for trials in (most,) if spec.concurrency else range(most, 0, -1):
         share = settings.memory_bytes // trials

@@ -12,6 +12,7 @@ from service.dispatch.runner import MARKER, PYTHON, Order, write_whole
 from service.settings import Settings
 from service.store.records import Job
 from trainer.parallel.connection import python_path
+from trainer.planning.cpus import usable_cpus
 
 _MODULE = (PYTHON, "-P", "-m")  # -P: a file in the current folder must not pass for a module
 _MACHINE = ("PATH", "HOME", "LANG", "TMPDIR", "CUDA_VISIBLE_DEVICES")
@@ -47,10 +48,10 @@ class Orders:
         return Order(
             job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
             {**self.environment(), **own}, directory,
-            # A sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit. The
-            # figure of an index says what fits beside it, and may be less than it needs (concluding.index_job): as a
-            # limit it would end a build that has the machine to itself.
-            memory_bytes=None if job.kind in ("sweep", "index") and not on_ray else job.memory_bytes,
+            # A sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit; on a
+            # cluster the trials are elsewhere. The figure of an index says what fits beside it, and may be less than it
+            # needs (concluding.index_job): as a limit it would end a build that has the machine to itself.
+            memory_bytes=None if job.kind == "sweep" or (job.kind == "index" and not on_ray) else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
             leash_seconds=settings.leash_seconds, stop_seconds=settings.stop_grace_seconds,
             # what belongs to a machine is the node's own
@@ -100,7 +101,7 @@ class Orders:
             return int(given)
         if self.settings.runner == "ray" or job.kind in ("import", "publish"):
             return 1
-        return max(1, (os.cpu_count() or 1) // self.settings.slots)
+        return max(1, usable_cpus() // self.settings.slots)
 
 
 def _run(job: Job) -> dict[str, Any]:

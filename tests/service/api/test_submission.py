@@ -236,6 +236,15 @@ def test_parameter_that_is_wrong_is_named(shared: Live, query: dict[str, Any], f
 HUGE = {"data": {"name": "synthetic", "synthetic": {"nodes": 100_000_000, "features": 10_000}}}
 
 
+def test_a_cluster_is_asked_for_the_memory_of_one_trial(serve: Callable[..., Live]) -> None:
+    limit = "2GB"  # of a worker; twelve trials would not fit in it side by side, and need not
+    live = serve(runner="ray", ray_jobs_url="http://127.0.0.1:1", memory_limit=limit)
+    one, many = (
+        post(live, {"base": SMALL, "trials": 12, "concurrency": count}, "/v1/sweeps").json() for count in (1, 12)
+    )
+    assert one["memory_bytes"] == many["memory_bytes"] > 0
+
+
 def test_what_does_not_fit_in_memory_is_refused_with_the_number(shared: Live) -> None:
     problem = checked(post(shared, HUGE), 422)
     assert problem.errors is not None

@@ -92,3 +92,9 @@ def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
     assert not order.environment.keys() & {"PATH", "HOME", "RAY_ADDRESS", "PYTHONPATH"}
     assert {"PATH", "HOME", "RAY_", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} <= set(order.inherit)
     assert sys.executable not in order.argv
+
+
+def test_a_sweep_on_a_cluster_asks_no_memory_for_trials_that_run_elsewhere(settings):
+    chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
+    for kind, memory in (("sweep", None), ("train", 10**9), ("index", 10**9)):
+        assert Orders(chosen, ENVIRON).order(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory
