@@ -15,15 +15,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from service.cli.push import push
+from service.cli.pushed import pushed, unpush
 from service.cli.report import result_console
 from trainer.config import DataSpec, parse_spec
 from trainer.documents import apply_overrides
 from trainer.errors import InvalidInput
 
 app = typer.Typer(
-    help="List the graphs that can be named; import your own; check imported ones; send one to the service."
+    help="List the graphs that can be named; import your own; check imported ones; send one to the service, see what "
+    "it has, and remove one."
 )
-app.command("push")(push)
+for _command in (push, pushed, unpush):
+    app.command(_command.__name__)(_command)
 MEMORY_MB = 256  # for buffers; more makes sorting billions of edges quicker, nothing else
 
 

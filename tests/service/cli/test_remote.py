@@ -18,6 +18,7 @@ from service.settings import Settings
 from service.store.records import Claim, NewEvent
 from tests.service.api.server import Live, serving
 from tests.service.cli.commands import NML, nml, start_nml
+from tests.service.datasets.test_resolve import add
 from tests.service.terminal import shown_on_terminal
 
 TINY = ["--dataset", "synthetic", "--set", "data.synthetic.nodes=60", "--set", "optimiser.epochs=3"]
@@ -285,3 +286,14 @@ def test_cancel_and_logs(live: Live):
     live.finish(job, "cancelled")
     assert process.communicate(timeout=30)[0] == ""
     assert process.returncode == 0
+
+
+def test_data_sets_of_the_service_are_listed_and_removed(live: Live):
+    ready = add(live.store, live.settings, "papers", "0123456789ab")
+    checking = add(live.store, live.settings, "papers", "ba9876543210", state="checking")
+    states = {found["ref"]: found["state"] for found in json.loads(nml("datasets", "pushed", "--json").stdout)}
+    assert states.items() >= {ready: "ready", checking: "checking", "digits": "ready"}.items()
+    assert ready in nml("datasets", "pushed").stdout
+    assert ready in nml("datasets", "unpush", ready).stderr
+    assert ready not in nml("datasets", "pushed").stdout
+    assert "cannot be deleted" in nml("datasets", "unpush", "digits", code=3).stderr
