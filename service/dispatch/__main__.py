@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 
@@ -37,6 +38,10 @@ def main() -> int:
     stop = Stop()
     on_signals(stop)
     settings = Settings()
+    if importlib.util.find_spec("mlflow") is None:
+        log.warning(
+            "MLflow's client is not installed: runs of killed trainers stay open there. pip install 'nml-gcl[track]'"
+        )
     runner = make_runner(settings)
     store = _patiently(settings, stop)
     if store is None:

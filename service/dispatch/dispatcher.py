@@ -24,6 +24,7 @@ from service.dispatch.brake import Brake
 from service.dispatch.care import Care, Household, adopted, claimed
 from service.dispatch.descendants import started
 from service.dispatch.leases import Leases
+from service.dispatch.leavings import close_in_mlflow, is_left_open
 from service.dispatch.orders import Orders
 from service.dispatch.place import is_of_another_boot, place
 from service.dispatch.runner import Runner
@@ -42,6 +43,7 @@ PATIENCE = 10  # unexpected errors in a row over one job
 SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
 RESWEEP_SECONDS = 60.0  # after one that failed
 DAY_SECONDS = 86_400.0
+CLOSED_AT_ONCE = 4  # runs in MLflow: a process each
 log = logging.getLogger("service.dispatch")
 
 
@@ -70,7 +72,7 @@ class Dispatcher:
             patience=settings.leash_seconds,
         )  # fmt: skip
         self._beaten = float("-inf")
-        self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions)
+        self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions, self._close_in_mlflow)
         self._due = [float("-inf")] * len(self._sweeps)
         self._is_cut_off = False
 
@@ -149,7 +151,7 @@ class Dispatcher:
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:
-        """Remove files that nobody needs; one sweep that fails is tried again soon, and hinders no other."""
+        """Tidy up what nobody needs; one sweep that fails is tried again soon, and hinders no other."""
         for number, sweep in enumerate(self._sweeps):
             if now < self._due[number]:
                 continue
@@ -157,7 +159,7 @@ class Dispatcher:
             try:
                 sweep()
             except (OSError, Unavailable) as error:
-                log.warning("files that nobody needs could not be removed, tried again soon: %s", error)
+                log.warning("what nobody needs could not be tidied up, tried again soon: %s", error)
             else:
                 self._due[number] = now + SWEEP_SECONDS
 
@@ -170,6 +172,16 @@ class Dispatcher:
 
     def _sweep_versions(self) -> None:
         sweep_versions(self._store, self._settings)
+
+    def _close_in_mlflow(self) -> None:
+        """Runs that MLflow still shows as running: cancelled between two attempts, or ended while it was away."""
+        ended = self._store.jobs.ended_badly(within=DAY_SECONDS)
+        left = [job for job in ended if is_left_open(self._settings.run_directory(job.id))]
+        for job in left[:CLOSED_AT_ONCE]:
+            directory, environment = self._settings.run_directory(job.id), self._house.orders.environment()
+            cancelled, reason = job.state == "cancelled", job.failure_message or job.state
+            closing = close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason)
+            self._closing.append(closing)
 
     def _take_over(self, host: str) -> None:
         """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""

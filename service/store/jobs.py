@@ -100,6 +100,15 @@ class Jobs:
             found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
+    def ended_badly(self, within: float) -> list[Job]:
+        """Jobs and sweeps that had begun and failed or were cancelled within so many seconds; as in `list`."""
+        with reading(self._database) as connection:
+            query = select(*_LISTED).where(
+                jobs.c.state.in_(("failed", "cancelled")), jobs.c.kind.in_(("train", "sweep")), jobs.c.attempt > 0,
+                jobs.c.ended > now(connection) - within,
+            )  # fmt: skip
+            return [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
+
     def cancel(self, job_id: str) -> Job:
         """End a queued job now; ask the dispatcher to end a running one. Asking again changes nothing.
 

@@ -15,7 +15,7 @@ import pytest
 from service.dispatch.descendants import carriers, command_of
 from service.dispatch.orders import Orders
 from service.dispatch.runner import MARKER
-from service.store.records import NewJob
+from service.store.records import Claim, NewJob
 from tests.service.dispatch.conftest import ended, events_of, running, until
 from tests.trainer.mlflow_server import mlflow_client
 from trainer.config import parse_spec
@@ -87,6 +87,24 @@ def test_mlflow_learns_of_a_run_that_was_killed_for_good(dispatching, store, set
     client = mlflow_client(settings.tracking_uri)
     until(lambda: client.get_run(run_id).info.status == "FAILED", 90)
     assert "SIGKILL" in client.get_run(run_id).data.tags["error"]
+
+
+@pytest.mark.slow
+def test_mlflow_learns_of_a_run_that_was_cancelled_between_two_attempts(dispatching, store, settings):
+    job, _ = store.jobs.submit(NewJob("train", document(epochs=5, track=True), "x", "synthetic"))
+    claim = Claim.on(store.claims.claim("gone", kinds=("train",), lease_seconds=60))
+    client = mlflow_client(settings.tracking_uri)
+    run_id = client.create_run(client.create_experiment("nml")).info.run_id
+    note = {"key": "k", "run_id": run_id, "experiment": "nml"}
+    settings.run_directory(job.id).mkdir(parents=True)
+    (settings.run_directory(job.id) / "tracking.json").write_text(json.dumps(note))
+    store.claims.requeue(
+        claim, delay=600, reason="its process died", failure_kind="infra", infra_retries=1, oom_retries=0
+    )
+    assert store.jobs.cancel(job.id).state == "cancelled"
+    assert client.get_run(run_id).info.status == "RUNNING"
+    dispatching()
+    until(lambda: client.get_run(run_id).info.status == "KILLED", 90)
 
 
 def upload(settings, features: np.ndarray) -> dict:
