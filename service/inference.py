@@ -1,52 +1,46 @@
-"""Embeds new nodes and classifies: asks a child process that has torch, which the API itself never loads.
+"""Embeds new nodes and classifies: asks a process that has torch, which the API itself never loads (service.peers).
 
-One child per API process, started when first asked, one request at a time; it ends when nobody has asked for a while.
-A request that takes too long, is cancelled or kills the child costs that child its life, never the next request its
-answer: frames can only follow each other while both sides are in step. Opening a version (loading torch, encoder and
-graph) has a limit of its own: no request could ever be answered if it counted, and a large graph took longer.
+One peer per API process, a child of its own or a connection to an encoder elsewhere (NML_ENCODER_ADDRESS), started when
+first asked, one request at a time; it ends when nobody has asked for a while. A request that takes too long, is
+cancelled or kills the peer costs that peer its life, never the next request its answer: frames can only follow each
+other while both sides are in step. Opening a version (loading torch, encoder and graph) has a limit of its own: no
+request could ever be answered if it counted, and a large graph took longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.peers import Peer, connect, converse, start_child
 from service.settings import Settings
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.inference import frames
-from trainer.parallel.connection import python_path
+from trainer.inference.process import COMMAND
 
 MOST_WAITING = 16
 OPENING_SECONDS = 600.0  # for torch, an encoder and its graph, which stay open for later requests
-_STREAM_BYTES = 8 << 20
-_END_SECONDS = 5.0
-_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "NML_DATA")
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 class Inference:
-    """The child and the queue before it.
+    """The peer and the queue before it.
 
     Args:
-        command: what is started; tests put another in its place.
+        command: what is started, unless the settings name an encoder; tests put another in its place.
     """
 
-    def __init__(self, settings: Settings, *, command: tuple[str, ...] | None = None):
-        self._settings = settings
-        self._command = command or (sys.executable, "-P", "-m", "trainer.inference")  # -P: see dispatch.orders
+    def __init__(self, settings: Settings, *, command: tuple[str, ...] = COMMAND):
+        self._settings, self._command = settings, command
         self._lock = asyncio.Lock()
         self._waiting = 0
-        self._child: Process | None = None
+        self._peer: Peer | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -62,7 +56,8 @@ class Inference:
 
         Raises:
             InvalidInput: the request is at fault.
-            Infrastructure: the graph is gone, torch is not installed, the child died, or too many are waiting.
+            Infrastructure: the graph is gone, torch is not installed, the peer died or cannot be reached, or too many
+                are waiting.
             TimeoutError: it took longer than `inference_seconds`, or its turn did not come within that, or the version
                 could not be opened within OPENING_SECONDS.
         """
@@ -83,11 +78,11 @@ class Inference:
         return {**figures, **found}
 
     async def close(self) -> None:
-        """End the child; a request that is being answered fails."""
+        """End the peer; a request that is being answered fails."""
         self._closed = True
         self._forget_idle()
-        if self._child is not None:
-            self._kill(self._child)
+        if self._peer is not None:
+            self._kill(self._peer)
         if self._ending:
             await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -124,64 +119,59 @@ class Inference:
     async def _exchange(
         self, parts: list[bytes | memoryview], seconds: float, late: str
     ) -> tuple[dict[str, Any], frames.Arrays]:
-        """Send one frame and read one. Whatever goes wrong on the way, the child is not used again."""
+        """Send one frame and read one. Whatever goes wrong on the way, the peer is not used again."""
         if self._closed:
             raise Infrastructure("the service is stopping. Try again later")
         self._forget_idle()
-        child = None
+        peer = None
         try:
-            async with asyncio.timeout(seconds):
-                child = await self._started()
-                answer = await _converse(child, parts)
-        except (ConnectionError, asyncio.IncompleteReadError, frames.FrameError) as error:
-            raise Infrastructure(
-                "the process that computes new nodes and classes died. Ask for less at a time, or try again"
-            ) from error
-        except TimeoutError:
-            raise TimeoutError(late) from None
+            async with asyncio.timeout(seconds) as limit:
+                peer = await self._ready()
+                answer = await converse(peer, parts)
+        except (OSError, asyncio.IncompleteReadError, frames.FrameError) as error:
+            if limit.expired():
+                raise TimeoutError(late) from None
+            raise Infrastructure(peer.lost if peer is not None else str(error)) from error
         else:
-            self._idle = asyncio.get_running_loop().call_later(self._settings.inference_idle_seconds, self._rest)
-            child = None
+            if not _is_last(answer[0]):
+                self._idle = asyncio.get_running_loop().call_later(self._settings.inference_idle_seconds, self._rest)
+                peer = None
             return answer
         finally:
-            if child is not None:
-                self._kill(child)
+            if peer is not None:
+                self._kill(peer)
 
-    async def _started(self) -> Process:
-        if self._child is not None and self._child.returncode is None:
-            return self._child
-        try:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, env=self._environment(), limit=_STREAM_BYTES,
-                start_new_session=True,  # an interrupt at the terminal is ours to handle
-            )  # fmt: skip
-        except OSError as error:
-            raise Infrastructure(f"the process that computes new nodes and classes cannot start ({error})") from error
-        return self._child
-
-    def _environment(self) -> dict[str, str]:
-        """What the child gets, and nothing else: above all no password."""
-        environ = os.environ
-        threads = environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // 2))
-        passed = {name: environ[name] for name in _PASSED_ON if name in environ}
-        return passed | python_path(environ) | {"NML_HOME": str(self._settings.home), "OMP_NUM_THREADS": threads}
+    async def _ready(self) -> Peer:
+        """The peer we have, else another."""
+        if self._peer is not None:
+            if not self._peer.gone:
+                return self._peer
+            self._kill(self._peer)  # lets go of what it held
+        if self._settings.encoder_address is not None:
+            peer: Peer = await connect(self._settings.encoder_address, self._settings.encoder_token or "")
+        else:
+            peer = await start_child(self._command, self._settings.home)
+        self._peer = peer
+        if self._closed:  # meanwhile
+            self._kill(peer)
+            raise Infrastructure("the service is stopping. Try again later")
+        return peer
 
     def _rest(self) -> None:
         """Nobody has asked for a while."""
         self._idle = None
-        if self._child is not None and not self._lock.locked():
-            child, self._child = self._child, None
-            self._follow(_end(child))
+        if self._peer is not None and not self._lock.locked():
+            peer, self._peer = self._peer, None
+            self._follow(peer.end())
 
-    def _kill(self, child: Process) -> None:
+    def _kill(self, peer: Peer) -> None:
         """Without waiting, so that a cancelled request can do it."""
-        if self._child is child:
-            self._child = None
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        self._follow(_end(child))
+        if self._peer is peer:
+            self._peer = None
+        peer.kill()
+        self._follow(peer.end())
 
-    def _follow(self, ending: Any) -> None:
+    def _follow(self, ending: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(ending)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -192,29 +182,7 @@ class Inference:
             self._idle = None
 
 
-async def _converse(child: Process, parts: list[bytes | memoryview]) -> tuple[dict[str, Any], frames.Arrays]:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    for part in parts:
-        child.stdin.write(part)
-        await child.stdin.drain()
-    prefix = await child.stdout.readexactly(frames.PREFIX_BYTES)
-    head, forms = frames.parse_head(await child.stdout.readexactly(frames.head_length(prefix)))
-    return head, {form.name: form.array(await child.stdout.readexactly(form.nbytes)) for form in forms}
-
-
-async def _end(child: Process) -> None:
-    """Close its pipes, at which it leaves, and see that it does."""
-    if child.stdin is not None:
-        child.stdin.close()
-    # Process has no public way to its transport. In the middle of a large answer nobody reads the pipe any more: its
-    # end would never be seen, `wait` not return, and the descriptor and what was read stay with us.
-    stdout = child._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
-    if stdout is not None:
-        stdout.close()
-    try:
-        await asyncio.wait_for(child.wait(), _END_SECONDS)
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
+def _is_last(answer: dict[str, Any]) -> bool:
+    """Whether an encoder has said why it sends us away."""
+    failure = answer.get("error")
+    return isinstance(failure, dict) and failure.get("last") is True

@@ -17,6 +17,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from trainer.errors import InvalidInput
 from trainer.home import nml_home
+from trainer.inference.address import TOKEN, check_token, parse_address
+from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import parse_size, usable_memory
 
 Names = Annotated[tuple[str, ...], NoDecode]  # in the environment: separated by commas
@@ -25,7 +27,9 @@ Names = Annotated[tuple[str, ...], NoDecode]  # in the environment: separated by
 class Settings(BaseSettings):
     """One frozen document; every process of the service is given the same (`environment`)."""
 
-    model_config = SettingsConfigDict(env_prefix="NML_", frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix="NML_", frozen=True, extra="forbid", env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     home: Path = Field(default_factory=nml_home, description="where jobs, runs, data sets and databases are kept")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; beyond loopback keys are required")
@@ -44,7 +48,9 @@ class Settings(BaseSettings):
     ray_jobs_url: str | None = Field(None, description="Ray's dashboard, such as http://head:8265, with runner=ray")
     concurrency: PositiveInt | None = Field(None, description="jobs at a time; none: one for every two CPUs")
     import_concurrency: PositiveInt = Field(2, description="data sets checked at a time, beside the jobs")
-    memory_limit: str | None = Field(None, description="memory of all jobs together, e.g. 16GB; none: most of it")
+    memory_limit: str | None = Field(
+        None, description="memory of all jobs together, e.g. 16GB; none: most of it. On Ray: of the largest one"
+    )
 
     lease_seconds: PositiveFloat = Field(15.0, description="a dispatcher silent for so long loses its jobs to another")
     poll_seconds: float = Field(0.25, ge=0.01, le=60, description="how often dispatcher and event streams look")
@@ -71,6 +77,12 @@ class Settings(BaseSettings):
     retain_days: float = Field(0.0, ge=0, description="embeddings without an alias are removed after so long; 0: never")
     inference_idle_seconds: PositiveFloat = Field(600.0, description="an encoder that nobody asks is unloaded after it")
     inference_seconds: PositiveFloat = Field(120.0, description="longest time for new nodes or a classification")
+    encoder_address: str | None = Field(
+        None, description="host:port of an encoder (python -m trainer.inference --listen); none: a child of the API"
+    )
+    encoder_token: str | None = Field(
+        None, repr=False, description="what the encoder asks for; needed with its address"
+    )
     min_free_bytes: int = Field(200_000_000, ge=0, description="with less disk left: not ready, and no uploads")
 
     @field_validator("allowed_hosts", "allowed_origins", mode="before")
@@ -92,6 +104,24 @@ class Settings(BaseSettings):
             except InvalidInput as error:
                 raise ValueError(str(error)) from error
         return value
+
+    @field_validator("encoder_address", mode="after")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        return None if value is None else str(parse_address(value))
+
+    @field_validator("encoder_token", mode="after")
+    @classmethod
+    def _is_a_token(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_token(value)
+        return value
+
+    @model_validator(mode="after")
+    def _encoder_has_a_token(self) -> Settings:
+        if self.encoder_address is not None and self.encoder_token is None:
+            raise ValueError(f"encoder_address needs encoder_token ({TOKEN}), the one that the encoder was given")
+        return self
 
     @model_validator(mode="after")
     def _ray_has_an_address(self) -> Settings:
@@ -123,7 +153,7 @@ class Settings(BaseSettings):
     @property
     def slots(self) -> int:
         """Training jobs and sweeps that run at a time."""
-        return self.concurrency or max(1, (os.cpu_count() or 1) // 2)
+        return self.concurrency or max(1, usable_cpus() // 2)
 
     @cached_property
     def memory_bytes(self) -> int:
@@ -165,7 +195,7 @@ class Settings(BaseSettings):
         return self.jobs / job_id
 
     def environment(self) -> dict[str, str]:
-        """Variables from which a child process makes the same settings."""
+        """Variables from which a process of the service makes the same settings. They hold secrets: none is a job's."""
         document = self.model_dump(mode="json", exclude_none=True)
         texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in document.items()}
         return {

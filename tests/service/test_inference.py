@@ -1,4 +1,5 @@
-"""New nodes and classes through a child process: exact answers, and no request that spoils the next."""
+"""New nodes and classes through a child process or an encoder elsewhere: exact answers, and no request that spoils the
+next."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import uvloop
 
 from service.inference import MOST_WAITING, Inference
 from service.settings import Settings
 from service.vectors.building import build_version
+from tests.trainer.inference.encoders import TOKEN, EncoderProcess, alive
 from trainer.config import TrainSpec
 from trainer.datasets import load
 from trainer.errors import Infrastructure, InvalidInput
@@ -69,8 +72,11 @@ def raw_graph(home: Path):
     return load(data.model_copy(update={"features": "raw"}), home=home)
 
 
-def run(settings: Settings, steps, **options):
-    """Steps with an Inference, which is closed after them."""
+def run(settings: Settings, steps, *, encoder: EncoderProcess | None = None, **options):
+    """Steps with an Inference, which is closed after them; one that asks an encoder runs as the API does, on uvloop."""
+    if encoder is not None:
+        update = {"encoder_address": encoder.address, "encoder_token": TOKEN}
+        settings = Settings.model_validate(settings.model_dump() | update)
 
     async def whole():
         inference = Inference(settings, **options)
@@ -79,7 +85,8 @@ def run(settings: Settings, steps, **options):
         finally:
             await inference.close()
 
-    return asyncio.run(whole())
+    with asyncio.Runner(loop_factory=None if encoder is None else uvloop.new_event_loop) as runner:
+        return runner.run(whole())
 
 
 def test_answers_of_the_child_are_the_published_vectors(home, version):
@@ -92,7 +99,7 @@ def test_answers_of_the_child_are_the_published_vectors(home, version):
         found = await inference.embed(version, {"nodes": 3}, arrays)
         assert found.dtype == np.float32
         assert np.abs(found - vectors[[5, 3, 77]]).max() <= 1e-6 * np.abs(vectors).max()
-        child = inference._child.pid
+        child = inference._peer.process.pid
         wrong = arrays | {"features": arrays["features"][:, :-1]}
         with pytest.raises(InvalidInput, match="29 features; the graph has 30"):
             await inference.embed(version, {"nodes": 3}, wrong)
@@ -106,7 +113,7 @@ def test_answers_of_the_child_are_the_published_vectors(home, version):
         assert told["classes"].shape == told["confidence"].shape == (100,)
         with pytest.raises(InvalidInput, match="one class"):
             await inference.classify(version, {"classes": 3}, {"rows": rows, "labels": 0 * rows})
-        assert inference._child.pid == child, "the same child answers all"
+        assert inference._peer.process.pid == child, "the same child answers all"
         return child
 
     child = run(Settings(home=home), steps)
@@ -159,9 +166,13 @@ def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path
 
 # A child that answers what it is told to: its pid, after a while, not at all, or by dying.
 FAKE = textwrap.dedent("""
-    import os, sys, time
+    import os, sys, threading, time
     import numpy as np
     from trainer.inference import frames
+    from trainer.inference.__main__ import _end_with, _end_with_process
+    for parent in [word.removeprefix("--parent=") for word in sys.argv if word.startswith("--parent=")]:
+        _end_with_process(int(parent))
+    threading.Thread(target=_end_with, args=(0,), daemon=True).start()
     while (message := frames.read(sys.stdin.buffer)) is not None:
         head = message[0]["head"]
         if message[0]["do"] == "open":
@@ -183,27 +194,30 @@ FAKE = textwrap.dedent("""
 """)
 
 
-@pytest.fixture
-def fake():
-    return {"command": (sys.executable, "-P", "-c", FAKE)}
+@pytest.fixture(params=["child", "encoder"])
+def fake(request, tmp_path):
+    """Options of an Inference whose peer does that: a child, or an encoder's."""
+    if request.param == "child":
+        yield {"command": (sys.executable, "-P", "-c", FAKE)}
+        return
+    with EncoderProcess(tmp_path, worker=FAKE) as encoder:
+        yield {"encoder": encoder, "command": ("no such program",)}
 
 
 async def ask(inference, **head):
     return await inference.classify(Path("/nowhere"), head, {"rows": np.arange(100_000)})
 
 
-def alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
+async def gone(pid: int) -> None:
+    while alive(pid):
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("fault", ["die", "babble"])
 def test_a_request_that_kills_the_child_is_not_repeated_and_the_next_gets_a_new_one(tmp_path, fake, fault):
     async def steps(inference):
         first = (await ask(inference))["pid"]
-        with pytest.raises(Infrastructure, match="died"):
+        with pytest.raises(Infrastructure, match=r"died|broke off"):
             await ask(inference, **{fault: 1})
         second = await ask(inference, n=7)
         assert second["n"] == 7
@@ -216,7 +230,8 @@ def test_a_child_killed_while_idle_is_replaced(tmp_path, fake):
     async def steps(inference):
         first = (await ask(inference))["pid"]
         os.kill(first, signal.SIGKILL)
-        await inference._child.wait()
+        while not inference._peer.gone:
+            await asyncio.sleep(0.02)
         assert (await ask(inference))["pid"] != first
 
     run(Settings(home=tmp_path), steps, **fake)
@@ -228,7 +243,7 @@ def test_a_request_that_takes_too_long_is_ended_with_its_child(tmp_path, fake):
         with pytest.raises(TimeoutError, match="no answer within 2 seconds"):
             await ask(inference, sleep=100)
         assert (await ask(inference, n=3))["n"] == 3
-        assert not alive(first)
+        await gone(first)
 
     run(Settings(home=tmp_path, inference_seconds=2), steps, **fake)
 
@@ -257,7 +272,7 @@ def test_a_request_cancelled_in_the_middle_of_a_large_answer_leaves_nothing_behi
         before = open_files()
         for _ in range(3):
             asked = asyncio.create_task(inference.embed(tmp_path, {"pour": 200_000_000}, {}))
-            while inference._child is None or len(inference._child.stdout._buffer) < 20_000_000:
+            while inference._peer is None or len(inference._peer.reader._buffer) < 20_000_000:
                 await asyncio.sleep(0)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
@@ -303,8 +318,7 @@ def test_more_than_a_few_waiting_are_told_to_come_later(tmp_path, fake):
 def test_an_idle_child_ends_and_comes_back(tmp_path, fake):
     async def steps(inference):
         first = (await ask(inference))["pid"]
-        while alive(first):
-            await asyncio.sleep(0.05)
+        await gone(first)
         assert (await ask(inference))["pid"] != first
 
     run(Settings(home=tmp_path, inference_idle_seconds=0.2), steps, **fake)
@@ -313,11 +327,12 @@ def test_an_idle_child_ends_and_comes_back(tmp_path, fake):
 def test_the_child_is_told_no_secret(tmp_path, fake, monkeypatch):
     monkeypatch.setenv("NML_DATABASE_URL", "postgresql://u:secret@h/d")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    monkeypatch.setenv("NML_ENCODER_TOKEN", TOKEN)
 
     async def steps(inference):
         environ = (await ask(inference))["environ"]
         assert "NML_HOME" in environ
-        assert not {"NML_DATABASE_URL", "MLFLOW_TRACKING_PASSWORD"} & set(environ)
+        assert not {"NML_DATABASE_URL", "MLFLOW_TRACKING_PASSWORD", "NML_ENCODER_TOKEN"} & set(environ)
 
     run(Settings(home=tmp_path), steps, **fake)
 
@@ -330,7 +345,7 @@ def test_closing_ends_the_child_and_whoever_waits_for_it(tmp_path, fake):
         await inference.close()
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(answer, Infrastructure) for answer in answers)
-        assert not alive(first)
+        await gone(first)
         with pytest.raises(Infrastructure, match="stopping"):
             await ask(inference)
 
@@ -355,7 +370,7 @@ def test_without_torch_the_remedy_is_told(tmp_path, monkeypatch):
 
     async def steps(inference):
         for _ in range(2):
-            with pytest.raises(Infrastructure, match=r"nml-gcl\[train\]"):
+            with pytest.raises(Infrastructure, match=r"nml-gcl\[train\]'.*NML_ENCODER_ADDRESS"):
                 await inference.embed(tmp_path, {"nodes": 1}, {"features": np.zeros((1, 1))})
 
     run(Settings(home=tmp_path), steps, command=(sys.executable, "-P", "-c", code))
@@ -374,9 +389,9 @@ def test_the_child_dies_with_a_parent_that_is_killed(tmp_path):
         async def main():
             inference = Inference(Settings(home=Path({str(tmp_path)!r})), command=(sys.executable, "-P", "-c", slow))
             asyncio.create_task(inference.embed(Path("/nowhere"), {{}}, {{}}))
-            while inference._child is None:
+            while inference._peer is None:
                 await asyncio.sleep(0.01)
-            print(inference._child.pid, flush=True)
+            print(inference._peer.process.pid, flush=True)
             await asyncio.sleep(100)
         asyncio.run(main())
     """)
@@ -387,7 +402,6 @@ def test_the_child_dies_with_a_parent_that_is_killed(tmp_path):
         await asyncio.sleep(0.5)
         parent.kill()
         await parent.wait()
-        while alive(child):
-            await asyncio.sleep(0.05)
+        await gone(child)
 
     asyncio.run(asyncio.wait_for(whole(), 60))
