@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow campaign lint format bench bench-scale bench-service bench-retrieval bench-sweeps results clean
+.PHONY: help env demo test test-slow campaign cluster-test lint format bench bench-scale bench-service bench-retrieval bench-sizing bench-sweeps results secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,13 +48,16 @@ demo: env  ## start the service, train on a small real graph through it, and loo
 	$(BIN)/nml demo
 
 test: env  ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench and not cluster"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not campaign" || [ $$? -eq 5 ]
 
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
+
+cluster-test: env  ## the whole of docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (root)
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: env  ## style, format and types
 	$(BIN)/ruff check .
@@ -84,6 +87,9 @@ bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
 	$(BIN)/python -m tests.benchmarks.search
 	$(BIN)/python tests/benchmarks/retrieval.py
 
+bench-sizing: env  ## memory, disk and time of a job by nodes and dimension (the table in docker/README.md)
+	$(BIN)/python -m tests.benchmarks.sizing
+
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
 	$(BIN)/python tests/benchmarks/accuracy.py
 	$(BIN)/python tests/benchmarks/scopes.py --runs runs/scopes
@@ -97,6 +103,9 @@ bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; n
 	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24 --replay
 	$(BIN)/python tests/benchmarks/sweeps.py figure photo
 	$(BIN)/python tests/benchmarks/shared_data.py
+
+secrets:  ## random passwords and tokens for docker compose, in .env
+	@$(PYTHON) docker/secrets.py
 
 clean:  ## remove the environment and caches; runs stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -100,7 +100,7 @@ class Jobs:
             found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
-    def ended_badly(self, within: float) -> list[Job]:
+    def ended_badly(self, within: float) -> Sequence[Job]:
         """Jobs and sweeps that had begun and failed or were cancelled within so many seconds; as in `list`."""
         with reading(self._database) as connection:
             query = select(*_LISTED).where(
