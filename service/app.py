@@ -1,6 +1,6 @@
 """The API as an ASGI app: `create_app(settings)`, and nothing at module level.
 
-uvicorn --factory service.app:from_environment        what `nml serve` starts
+uvicorn --factory service.app:from_environment        one process of its own; `nml serve` starts service.serve_api
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ TAGS = [
 ]
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The app; the database is opened, and brought up to date, when it starts."""
-    measures = Measures()
+def create_app(settings: Settings, measures: Measures | None = None) -> FastAPI:
+    """The app; the database is opened, and brought up to date, when it starts.
+
+    Args:
+        measures: what counts requests; none: for this app alone.
+    """
+    measures = Measures() if measures is None else measures
     app = FastAPI(
         title="NML-GCL", version=_version(), description=openapi.DESCRIPTION, openapi_tags=TAGS, lifespan=_lifespan,
         docs_url=None, redoc_url=None, redirect_slashes=False, separate_input_output_schemas=False,
@@ -98,7 +102,8 @@ def _version() -> str:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     store = await asyncio.to_thread(open_store, settings)
-    feed = Feed(store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers)
+    note = app.state.measures.watchers.set
+    feed = Feed(store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers, note=note)
     app.state.store, app.state.feed = store, feed
     app.state.writers = anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS)
     app.state.checks, app.state.curves = anyio.CapacityLimiter(_CHECKS), anyio.CapacityLimiter(_CURVES)

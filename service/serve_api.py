@@ -1,19 +1,24 @@
-"""`python -m service.serve_api [--fd N]`: the API under uvicorn, with settings from the environment.
+"""`python -m service.serve_api [--fd N] [--counts FOLDER --slot N]`: the API under uvicorn, set by the environment.
 
 Its supervisor passes a socket that listens already, so that clients wait instead of being refused while an API process
-is started anew, and several of them can share the port. Without one it listens by itself.
+is started anew, and several of them can share the port; those then count their requests together, in a folder
+(`service.api.edge.together`). Without a socket it listens by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import socket
 import sys
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from service.api.edge.protocol import BoundedHttp
+from service.api.edge.together import FOLDER_VARIABLE, join
 from service.settings import Settings
 
 BACKLOG = 2_048
@@ -58,19 +63,30 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m service.serve_api", description=__doc__)
     parser.add_argument("--fd", type=int, help="a socket that listens")
+    parser.add_argument("--counts", type=Path, help="a folder in which several API processes count together")
+    parser.add_argument("--slot", type=int, default=1, help="which of them this is, from 1")
     options = parser.parse_args(arguments)
     settings = Settings()
     own = listening_socket(settings.host, settings.port) if options.fd is None else socket.socket(fileno=options.fd)
     connections = max(SPARE_FILES, min(settings.max_watchers + CONNECTIONS, raise_file_limit() - SPARE_FILES))
     config = uvicorn.Config(
-        "service.app:from_environment", factory=True, loop="uvloop", http=BoundedHttp, ws="none", lifespan="on",
-        limit_concurrency=connections, backlog=BACKLOG, access_log=False, server_header=False, proxy_headers=False,
-        log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        lambda: _app(settings, options.counts, options.slot), factory=True, loop="uvloop", http=BoundedHttp, ws="none",
+        lifespan="on", limit_concurrency=connections, backlog=BACKLOG, access_log=False, server_header=False,
+        proxy_headers=False, log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.run(sockets=[own])
     return 0 if server.started else 1
+
+
+def _app(settings: Settings, counts: Path | None, slot: int) -> Any:
+    os.environ.pop(FOLDER_VARIABLE, None)  # another program's, if anyone's
+    from service.api.edge.measures import Measures
+    from service.app import create_app
+
+    joined = counts is not None and join(counts, slot)
+    return create_app(settings, Measures(counts if joined else None))
 
 
 if __name__ == "__main__":

@@ -26,12 +26,17 @@ class Readiness:
         self._free: int | None = None
         self._free_until = 0.0
 
-    def has_room(self) -> bool:
-        """Whether the disk has what a job needs to leave its results. May wait for the disk."""
+    def free_bytes(self) -> int | None:
+        """What the disk has left; none: it cannot be read. May wait for the disk."""
         if time.monotonic() >= self._free_until:
             self._free_until = time.monotonic() + _KEPT_SECONDS
             self._free = _free_bytes(self._settings)
-        return self._free is None or self._free >= self._settings.min_free_bytes
+        return self._free
+
+    def has_room(self) -> bool:
+        """Whether the disk has what a job needs to leave its results. May wait for the disk."""
+        free = self.free_bytes()
+        return free is None or free >= self._settings.min_free_bytes
 
     async def reasons(self) -> list[str]:
         """Why not, one sentence each; empty if ready."""

@@ -19,9 +19,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from service.api.edge.together import shared_folder
 from service.dispatch.dispatcher import FORCED_SECONDS
 from service.dispatch.stopping import Stop, on_signals
 from service.dispatch.tether import tethered
@@ -113,7 +115,9 @@ def serve(
     with contextlib.ExitStack() as stack:
         listener = None if role == "dispatcher" else stack.enter_context(contextlib.closing(_listen(settings)))
         children, settings = ([], settings) if not mlflow_ui else _mlflow(settings)
-        children = [*children, *_children(settings, role, listener)]
+        together = listener is not None and settings.api_workers > 1
+        counts = stack.enter_context(shared_folder(settings.api_workers)) if together else None
+        children = [*children, *_children(settings, role, listener, counts)]
         port = None if listener is None else int(listener.getsockname()[1])
         _supervise(children, _greeting(settings, port, say))
 
@@ -145,16 +149,17 @@ def _kill(children: list[Child]) -> None:
             child.process.kill()
 
 
-def _children(settings: Settings, role: Role, listener: socket.socket | None) -> list[Child]:
+def _children(settings: Settings, role: Role, listener: socket.socket | None, counts: Path | None) -> list[Child]:
     environment = {**os.environ, **python_path(os.environ), **settings.environment()}
     python = [sys.executable, "-P", "-m"]
     found = []
     if listener is not None:
         descriptor = listener.fileno()
         command = [*python, "service.serve_api", "--fd", str(descriptor)]
-        for number in range(settings.api_workers):
-            name = "API" if settings.api_workers == 1 else f"API {number + 1}"
-            found.append(Child(name, command, environment, GRACEFUL_SECONDS + 5, sockets=(descriptor,)))
+        for slot in range(1, settings.api_workers + 1):
+            name = "API" if settings.api_workers == 1 else f"API {slot}"
+            own = [] if counts is None else ["--counts", str(counts), "--slot", str(slot)]
+            found.append(Child(name, command + own, environment, GRACEFUL_SECONDS + 5, sockets=(descriptor,)))
     if role != "api":
         grace = settings.stop_grace_seconds + FORCED_SECONDS + 10
         found.append(Child("dispatcher", [*python, "service.dispatch"], environment, grace))
@@ -176,9 +181,10 @@ def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
     # By the environment, which is not for everyone's eyes as a command line is: it may hold a password.
     told = {"MLFLOW_BACKEND_STORE_URI": uri}
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    theirs = {name: value for name, value in os.environ.items() if not name.startswith("NML_")}  # our secrets are ours
     # SIGTERM, which it hands on to the server that it starts in turn
     child = Child(
-        "MLflow", [*command, *places, "--workers", "1"], {**os.environ, **told, **quiet}, GRACEFUL_SECONDS + 5,
+        "MLflow", [*command, *places, "--workers", "1"], {**theirs, **told, **quiet}, GRACEFUL_SECONDS + 5,
         death_signal=signal.SIGTERM,
     )  # fmt: skip
     return [child], settings.model_copy(update={"mlflow_ui_url": f"http://127.0.0.1:{port}"})

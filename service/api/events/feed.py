@@ -88,8 +88,12 @@ class Channel:
 class Feed:
     """Of one process; `run` polls until it is cancelled, `close` ends all streams."""
 
-    def __init__(self, store: Store, *, poll_seconds: float, max_watchers: int):
+    def __init__(
+        self, store: Store, *, poll_seconds: float, max_watchers: int, note: Callable[[int], None] = lambda count: None
+    ):
+        """`note` is told how many watch, whenever that changes."""
         self._store, self._poll_seconds, self._max_watchers = store, poll_seconds, max_watchers
+        self._note = note
         self._channels: dict[str, Channel] = {}
         self._wanted = asyncio.Event()
         self._long_reads = anyio.CapacityLimiter(_LONG_READS)
@@ -109,7 +113,7 @@ class Feed:
         Args:
             after: at most the number of the job's newest event, or the stream waits for those in between.
         """
-        self.watchers += 1
+        self._count(1)
         try:
             yield RETRY
             channel = await self._join(job_id, after)
@@ -122,7 +126,7 @@ class Feed:
                 if not channel.watchers and self._channels.get(job_id) is channel:
                     del self._channels[job_id]
         finally:
-            self.watchers -= 1
+            self._count(-1)
 
     async def run(self) -> None:
         """Poll for as long as the app lives."""
@@ -142,6 +146,10 @@ class Feed:
         self._is_closed = True
         for channel in self._channels.values():
             channel.wake()
+
+    def _count(self, change: int) -> None:
+        self.watchers += change
+        self._note(self.watchers)
 
     async def _join(self, job_id: str, after: int) -> Channel:
         """The job's channel; a new one begins at the job's newest event."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from service.api import manual
 from service.api.access import in_thread, settings_of, store_of
-from service.api.edge.measures import exposition
+from service.api.edge.measures import Surroundings, exposition
 from service.api.problems import unavailable
 from service.api.readiness import Readiness
 from service.api.schemas import Alive, Ready
 from service.api.views import answer
 from service.store.errors import Unavailable
 
+_DISK_SECONDS = 2.0
 router = APIRouter(tags=["operations"])
 
 
@@ -48,9 +51,16 @@ async def metrics(request: Request) -> Response:
         dispatchers = len(await in_thread(store.dispatchers.alive, settings.lease_seconds))
     except Unavailable:
         pass
-    state.measures.watchers.set(state.feed.watchers)
-    text = await in_thread(exposition, state.measures, figures, dispatchers)
+    around = Surroundings(request.app.version, figures, dispatchers, await _free_bytes(state.readiness))
+    text = await in_thread(exposition, state.measures, around)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _free_bytes(readiness: Readiness) -> int | None:
+    """None where the disk cannot be read, or lets us wait: a network file system may do so for ever."""
+    with anyio.move_on_after(_DISK_SECONDS):
+        return await anyio.to_thread.run_sync(readiness.free_bytes, abandon_on_cancel=True)
+    return None
 
 
 @router.get("/docs", include_in_schema=False)

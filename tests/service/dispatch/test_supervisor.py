@@ -30,7 +30,10 @@ class Service:
     """A supervisor in a process of its own."""
 
     def __init__(self, settings: Settings, arguments: str = "") -> None:
-        environment = os.environ | settings.environment() | {"PYTHONPATH": str(ROOT)}
+        settings.home.mkdir(parents=True, exist_ok=True)
+        # temporary folders there: a supervisor that is killed leaves its own behind
+        own = {"PYTHONPATH": str(ROOT), "TMPDIR": str(settings.home)}
+        environment = os.environ | settings.environment() | own
         self.process = subprocess.Popen(
             [sys.executable, "-c", CODE.format(arguments)], env=environment, stdout=subprocess.PIPE, text=True
         )
