@@ -13,6 +13,7 @@ from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
+from trainer.errors import TrainerError
 
 WAIT_SECONDS = 1.0  # between attempts to reach a database that is not there yet
 log = logging.getLogger("service.dispatch")
@@ -42,8 +43,12 @@ def main() -> int:
         log.warning(
             "MLflow's client is not installed: runs of killed trainers stay open there. pip install 'nml-gcl[track]'"
         )
-    runner = make_runner(settings)
-    store = _patiently(settings, stop)
+    try:
+        runner = make_runner(settings)
+        store = _patiently(settings, stop)
+    except TrainerError as error:  # a newer database, say, or no token: for the operator, who reads no traceback
+        log.error("cannot start: %s", error)
+        return error.exit_code
     if store is None:
         return 0
     try:

@@ -39,8 +39,8 @@ def checked(response: httpx.Response, status: int) -> ProblemDocument:
 def database_away(live: Live) -> Iterator[None]:
     """Put a folder where SQLite's file was.
 
-    Closed after every exchange too: the service looks by itself at any moment, and a connection made in between would be
-    to a file that is no longer there, or to an empty one that SQLite has made.
+    Closed after every exchange too: the service looks by itself at any moment, and a connection made in between would
+    be to a file that is no longer there, or to an empty one that SQLite has made.
     """
     live.store.close()
     database = live.settings.home / "service.db"
