@@ -106,8 +106,8 @@ for part in embeddings jobs uploads runs; do
     [ ! -d "$NML_HOME/$part" ] || set -- "$@" "./$part"
 done
 [ $# = 0 ] || archive data.tar "$NML_HOME" --create "$@"
-archive data.tar "$NML_HOME" --append --exclude=checkpoints --anchored --exclude=./embeddings --exclude=./jobs \
-    --exclude=./uploads --exclude='./runs/*/embeddings' --exclude=./.migrate.lock --exclude=./lost+found .
+archive data.tar "$NML_HOME" --append --anchored --exclude=./embeddings --exclude=./jobs --exclude=./uploads \
+    --exclude='./runs/*/checkpoints' --exclude='./runs/*/embeddings' --exclude=./.migrate.lock --exclude=./lost+found .
 say "files of $MLFLOW_FILES"
 archive mlflow.tar "$MLFLOW_FILES" --create --anchored --exclude=./lost+found .
 

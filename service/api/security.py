@@ -25,6 +25,7 @@ PUBLIC = frozenset({"/livez", "/readyz"})
 CALLER = "nml.caller"  # key of the ASGI scope
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 KEPT_SECONDS = 5.0  # a revoked key is refused after this long at the latest
+OUTAGE_SECONDS = 86_400.0  # for so long a key is good for what may be asked while the database is away
 _KEPT = 10_000  # keys
 _LONGEST = 200  # characters of a key; ours have 81
 _QUESTION = re.compile(r"/v1/embeddings/[^/]+/(lookup|neighbors|embed|classify)")
@@ -106,6 +107,13 @@ class Keyring:
         if entry is None or entry[0] < time.monotonic():
             return None
         return entry[1]
+
+    def good_before(self, text: str) -> Caller | None:
+        """The caller with this key, if it was good within the last day: for when the database cannot be asked."""
+        until, caller = self._known.get(text, (-OUTAGE_SECONDS, None))
+        if caller is None or caller.key is None or until + OUTAGE_SECONDS < time.monotonic():
+            return None
+        return caller if caller.key.expires is None or caller.key.expires > time.time() else None
 
     async def look_up(self, text: str) -> Caller:
         """The caller with this key.

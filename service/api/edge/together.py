@@ -30,10 +30,10 @@ log = logging.getLogger("service")
 @contextmanager
 def shared_folder(slots: int) -> Iterator[Path | None]:
     """A folder for slots 1 … `slots`, removed at the end; none where there is no room: then each counts for itself."""
-    place = Path(tempfile.gettempdir())
-    _remove_orphans(place)
     made, lock = None, None
     try:
+        place = Path(tempfile.gettempdir())
+        _remove_orphans(place)
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_SH)  # ours for as long as we live, also for those who tidy temporary folders
@@ -42,7 +42,7 @@ def shared_folder(slots: int) -> Iterator[Path | None]:
                 _reserve(made / f"{kind}_{slot}.db", size)
             _reserve(made / f"{slot}.pid", _PID_BYTES)
     except OSError as error:
-        log.warning("each API process counts for itself in /metrics: no room to share in %s (%s)", place, error)
+        log.warning("each API process counts for itself in /metrics: no room to share (%s)", error)
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
         made = None

@@ -12,7 +12,7 @@ import pytest
 
 from service.api import security
 from tests.service.api.server import SMALL, Live
-from tests.service.api.test_problems import checked
+from tests.service.api.test_problems import checked, database_away
 
 PUBLIC = {("get", "/livez"), ("get", "/readyz")}
 QUESTIONS = ("/lookup", "/neighbors", "/embed", "/classify")  # posed in a body, but they change nothing
@@ -100,6 +100,23 @@ def test_revoked_and_expired_keys_are_refused_soon(locked: Live, monkeypatch: py
     time.sleep(0.4)
     for headers in (revoked, expired):
         checked(locked.http.get("/v1/jobs", headers=headers), 401)
+
+
+def test_figures_are_told_to_a_known_key_while_the_database_is_away(
+    locked: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security, "KEPT_SECONDS", 0.0)
+    known, unknown = key(locked, "read"), key(locked, "read")
+    expired = key(locked, "read", expires=time.time() + 1.0)
+    for headers in (known, expired):
+        assert locked.http.get("/metrics", headers=headers).status_code == 200
+    with database_away(locked):
+        time.sleep(1.0)
+        assert "nml_database_up 0.0" in locked.http.get("/metrics", headers=known).text
+        for headers in (unknown, expired):
+            checked(locked.http.get("/metrics", headers=headers), 503)
+        checked(locked.http.get("/v1/jobs", headers=known), 503)
+        checked(locked.http.get("/metrics"), 401)
 
 
 def test_known_key_is_not_looked_up_each_time(locked: Live, monkeypatch: pytest.MonkeyPatch) -> None:

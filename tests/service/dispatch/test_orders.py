@@ -15,9 +15,12 @@ from tests.service.dispatch.test_rules import JOB
 
 SECRETS = {
     "NML_DATABASE_URL": "postgresql://u:hush@h/d", "PGPASSWORD": "hush", "AWS_SECRET_ACCESS_KEY": "hush",
-    "LD_PRELOAD": "hush", "PYTHONSTARTUP": "hush", "NML_OUTCOME_FD": "hush",
+    "LD_PRELOAD": "hush", "PYTHONSTARTUP": "hush", "NML_OUTCOME_FD": "hush", "NML_ENCODER_TOKEN": "hush",
+    "MLFLOW_DATABASE_PASSWORD": "hush", "MLFLOW_AUTH_ADMIN_PASSWORD": "hush", "MLFLOW_BACKEND_STORE_URI": "hush",
+    "MLFLOW_FLASK_SERVER_SECRET_KEY": "hush",
 }  # fmt: skip
-ENVIRON = {"PATH": "/bin", "HOME": "/root", "NML_DATA": "/data", "RAY_ADDRESS": "auto", **SECRETS}
+TRACKER = {"MLFLOW_TRACKING_USERNAME": "nml", "MLFLOW_TRACKING_PASSWORD": "known to jobs"}
+ENVIRON = {"PATH": "/bin", "HOME": "/root", "NML_DATA": "/data", "RAY_ADDRESS": "auto", **TRACKER, **SECRETS}
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def test_no_secret_of_the_service_reaches_a_job(settings, runner, kind):
     chosen = settings.model_copy(update={"runner": runner, "ray_jobs_url": "http://head:8265"})
     order = Orders(chosen, ENVIRON).order(replace(JOB, kind=kind))
     assert "hush" not in json.dumps(dict(order.environment))
+    assert order.environment.items() >= TRACKER.items()
     assert not order.environment.keys() & SECRETS.keys()
     assert not any(name.startswith(order.inherit) for name in SECRETS if order.inherit)
 
