@@ -17,7 +17,7 @@ from trainer.planning.cpus import usable_cpus
 _MODULE = (PYTHON, "-P", "-m")  # -P: a file in the current folder must not pass for a module
 _MACHINE = ("PATH", "HOME", "LANG", "TMPDIR", "CUDA_VISIBLE_DEVICES")
 _OURS = ("NML_DATA",)
-# Beginnings. A tracker may want a name and a password; what the server itself is told, of its database say, is not for jobs.
+# Beginnings. A tracker may want a name and a password; what its server is told, of its database say, is not for jobs.
 _TRACKER = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_", "MLFLOW_S3_", "MLFLOW_DISABLE_TELEMETRY")
 _RAY = ("RAY_",)
 
