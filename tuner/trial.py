@@ -26,7 +26,7 @@ from tuner.messages import packed
 Send = Callable[[dict[str, str]], None]  # ray.tune.report; does not return if the trial is stopped
 log = logging.getLogger("tuner")
 BEAT_SECONDS = 10.0  # between signs of life when there is nothing else to say
-LOCK_SECONDS = 120.0  # a worker of a killed driver may live on for a while
+LOCK_SECONDS = 300.0  # a worker of a killed driver, or of a machine that was cut off, may live on for minutes
 
 
 def run_trial(config: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _objective(metrics: Mapping[str, float], spec: SweepSpec) -> float:
 
 
 def _wait_until_free(directory: Path, send: Send) -> None:
-    """Wait for a worker that a killed driver left behind to let go of the run directory."""
+    """Wait for a worker that was left behind, by its driver or behind a cut cable, to let go of the run directory."""
     from trainer.run.directory import is_taken
 
     deadline = time.monotonic() + LOCK_SECONDS
