@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from tests.cluster.compose_file import build_of
+
 Document = dict[str, Any]
 COMPONENT = "app.kubernetes.io/component"
 OUTSIDE = "outside"
@@ -148,7 +150,9 @@ def _has_port(ports: list[Document] | None, port: int) -> bool:
 def compose_command(root: Path, compose: Document, service: str) -> list[str]:
     """The whole command of a compose service: the image's entrypoint, and its own words with their defaults."""
     one = compose["services"][service]
-    text = (root / one["build"]["dockerfile"]).read_text(encoding="utf-8")
+    build = build_of(one, compose["services"])
+    assert build is not None
+    text = (root / build["dockerfile"]).read_text(encoding="utf-8")
     found = re.findall(r"^ENTRYPOINT (\[.*\])$", text, flags=re.MULTILINE)
     entrypoint = one.get("entrypoint") or (yaml.safe_load(found[-1]) if found else [])
     return [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in [*entrypoint, *one["command"]]]
