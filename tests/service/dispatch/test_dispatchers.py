@@ -1,0 +1,140 @@
+"""Dispatchers after and beside each other: one sleeps, is stopped, dies or wakes up late, and another goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from service.dispatch.dispatcher import Dispatcher
+from service.dispatch.local import LocalRunner
+from service.dispatch.place import place
+from service.store.records import Claim
+from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
+from tests.service.dispatch.standin_trainer import losses
+
+
+def test_two_dispatchers_share_the_queue_and_run_nothing_twice(dispatching, store):
+    jobs = [submit(store, epochs=10, seed=seed) for seed in range(12)]
+    dispatching(), dispatching()
+    for seed, job in enumerate(jobs):
+        done = ended(store, job.id)
+        assert (done.state, done.attempt) == ("succeeded", 1)
+        assert curve(store, job.id) == losses(seed, 10)
+
+
+def test_a_dispatcher_that_was_asleep_is_fenced_and_the_run_goes_on(store, settings, orders):
+    """The first stalls after starting the job; the second takes it over, and the first notices when it wakes up."""
+    quick = settings.model_copy(update={"lease_seconds": 0.4})
+    first = Dispatcher(quick, store, LocalRunner(), orders=orders)
+    second = Dispatcher(quick, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=30, seed=2, seconds=0.1)
+    until(lambda: first.step() or first.cares)
+    time.sleep(0.6)
+    until(lambda: second.step() or second.cares)
+    assert store.jobs.get(job.id).lease_owner == second.owner
+    first.step()
+    assert not first.cares
+    assert second.cares
+    done = until(lambda: second.step() or first.step() or ((found := store.jobs.get(job.id)).is_terminal and found))
+    assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 1, 0)
+    assert curve(store, job.id) == losses(2, 30)
+
+
+def test_a_process_whose_reference_could_not_be_recorded_is_killed_by_the_fenced_one(store, settings, orders):
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=1_000)
+    real = store.claims.record
+
+    # Fenced between start and recording: another dispatcher holds the job from there on.
+    def steal(claim, *arguments, **updates):
+        if (updates.get("runner") or {}).get("pid"):
+            store.claims.release(claim)
+            store.claims.take_over("other", lease_seconds=99, host=dispatcher.host, foreign_after=0)
+        return real(claim, *arguments, **updates)
+
+    store.claims.record = steal
+    dispatcher.step()
+    assert not dispatcher.cares
+    until(lambda: not processes_of(settings.home), 10)
+    assert store.jobs.get(job.id).state == "running"
+
+
+def test_a_stopped_service_queues_its_runs_again_without_counting_and_goes_on_later(
+    dispatching, store, settings, orders
+):
+    job = submit(store, epochs=40, seed=4, seconds=0.05)
+    stop = threading.Event()
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    thread = threading.Thread(target=dispatcher.run, args=[stop])
+    thread.start()
+    running(store, job.id, 2)
+    stop.set()
+    thread.join(20)
+    waiting = store.jobs.get(job.id)
+    assert (waiting.state, waiting.infra_retries, waiting.lease_owner) == ("queued", 0, None)
+    assert not processes_of(settings.home)
+    assert not store.dispatchers.alive(1_000)
+    dispatching()
+    done = ended(store, job.id)
+    assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 0)
+    assert curve(store, job.id) == losses(4, 40)
+    reasons = [event.data.get("reason") for event in events_of(store, job.id) if event.type == "state"]
+    assert "service stopped" in reasons
+
+
+def test_events_of_a_claim_that_was_never_recorded_are_those_of_the_next_attempt(store, settings, orders):
+    """A claim whose answer was lost: the dispatcher finds that it holds the job, and looks for a process."""
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=5)
+    assert store.claims.claim(dispatcher.owner, kinds=["train"], lease_seconds=60) is not None
+    done = until(lambda: dispatcher.step() or ((found := store.jobs.get(job.id)).is_terminal and found))
+    assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 1)
+
+
+def test_a_job_that_was_taken_away_is_left_alone(store, settings, orders):
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=1_000)
+    until(lambda: dispatcher.step() or store.jobs.get(job.id).progress.get("epoch"))
+    (care,) = dispatcher.cares.values()
+    store.claims.finish(Claim.on(care.job), "cancelled")
+    store.jobs.delete(job.id)
+    dispatcher.step()
+    assert not dispatcher.cares
+    until(lambda: not processes_of(settings.home), 10)  # nobody else would end it
+
+
+def test_a_process_of_an_attempt_that_others_gave_up_is_ended_by_whoever_wakes_up_with_it(store, settings, orders):
+    """A machine slept so long that another took the job over, found nothing, and has begun the next attempt."""
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=1_000, seconds=0.05)
+    until(lambda: dispatcher.step() or store.jobs.get(job.id).progress.get("epoch"))
+    (care,) = dispatcher.cares.values()
+    store.claims.requeue(Claim.on(care.job), delay=0, reason="gone", infra_retries=1, oom_retries=0)
+    assert store.claims.claim("other", kinds=["train"], lease_seconds=60).attempt == 2
+    dispatcher.step()
+    assert not dispatcher.cares
+    until(lambda: not processes_of(settings.home), 10)
+
+
+def test_jobs_of_an_earlier_boot_of_this_machine_are_not_waited_for(store, settings, orders):
+    node, _, namespace = place().rsplit("/", 2)
+    earlier = f"{node}/00000000/{namespace}"
+    job = submit(store, epochs=5, seed=1)
+    claim = Claim.on(store.claims.claim("dead", kinds=["train"], lease_seconds=600))
+    store.claims.record(claim, runner={"kind": "local", "host": earlier, "pid": 1, "started": 1})
+    store.dispatchers.beat("dead", host=earlier, pid=1, info={"started": 1})
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    done = until(lambda: dispatcher.step() or ((found := store.jobs.get(job.id)).is_terminal and found))
+    assert (done.state, done.attempt) == ("succeeded", 2)
+
+
+def test_a_container_of_the_same_name_is_another_place(store, settings, orders):
+    node, boot, _ = place().rsplit("/", 2)
+    job = submit(store, epochs=5)
+    claim = Claim.on(store.claims.claim("other", kinds=["train"], lease_seconds=600))
+    store.claims.record(claim, runner={"kind": "local", "host": f"{node}/{boot}/1", "pid": 1, "started": 1})
+    store.dispatchers.beat("other", host=f"{node}/{boot}/1", pid=1, info={"started": 1})
+    store.claims.release(claim)  # silent, but its process may live
+    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    dispatcher.step()
+    assert (store.jobs.get(job.id).lease_owner, dispatcher.cares) == ("other", {})
