@@ -11,7 +11,8 @@
 # The order is what makes a copy of a running service whole. Files are there before a row speaks of them, so the
 # databases come first: whatever they refer to is in the archives, unless someone deleted it in these minutes. The
 # archives are a little newer than the databases, and the service takes that in its stride: a published version is not
-# built again, events of a run that were told are not told again, a job that ran goes on from its checkpoint.
+# built again, events of a run that were told are not told again, a job that ran goes on from a checkpoint, if one was
+# caught whole.
 #
 # Needs what the image of PostgreSQL has: its client programs, bash, GNU tar, coreutils, sed, find, flock.
 # Passwords go by the environment alone: a command line is for everyone's eyes.

@@ -13,7 +13,7 @@ from tests.faults.histories import all_events, check_history, curve, small_spec,
 from tests.faults.services import Service, kill, wait_for
 from tests.service.clusters import MISSING, MISSING_REASON, Place, server_with_roles
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(MISSING, reason=MISSING_REASON)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.skipif(MISSING, reason=MISSING_REASON)]
 LONG = small_spec(1, epochs=600, run={"track": False})
 CSV = {"nodes": "id,a,b\n" + "".join(f"n{i},{i % 3},{i % 5}\n" for i in range(60)),
        "edges": "source,target\n" + "".join(f"n{i},n{(i * 7 + 1) % 60}\n" for i in range(60))}  # fmt: skip

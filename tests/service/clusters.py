@@ -80,7 +80,7 @@ class Place:
     def make_databases(self, *names: str) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             for name in names:
-                connection.execute(f'DROP DATABASE IF EXISTS "{name}"')
+                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
                 connection.execute(f'CREATE DATABASE "{name}" OWNER {"nml" if name == "nml" else "mlflow"}')
 
     def wipe(self) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,12 @@ def test_a_backup_of_a_service_at_work_is_whole(place):
     writers = [threading.Thread(target=work, args=[place.settings, stop]) for work in (submit, rewrite)]
     for writer in writers:
         writer.start()
+    busy = place.home / "runs" / "busy" / "checkpoints"
     try:
-        time.sleep(0.5)
+        wait(lambda: len(place.rows("jobs")) > len(before["jobs"]) and busy.is_dir() and len(os.listdir(busy)) > 1)
         place.backup()
-        time.sleep(0.2)
+        backed_up = len(place.rows("jobs"))
+        wait(lambda: len(place.rows("jobs")) > backed_up)
     finally:
         stop.set()
         for writer in writers:
@@ -147,6 +149,13 @@ def test_a_backup_of_a_service_at_work_is_whole(place):
     assert not [path for path in place.home.rglob("*") if path.name.endswith((".tmp", ".deleted"))]
 
 
+def wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def submit(settings: Settings, stop: threading.Event) -> None:
     store: Store = open_store(settings)
     while not stop.is_set():
@@ -158,7 +167,7 @@ def rewrite(settings: Settings, stop: threading.Event) -> None:
     """As a trainer does, and faster: an event, then a checkpoint under a temporary name, renamed; the oldest goes."""
     run, number = settings.runs / "busy", 0
     (run / "checkpoints").mkdir(parents=True)
-    while not stop.is_set():
+    while not stop.wait(0.02):  # no faster: an archive that is stalled for two of them would find both gone
         number += 1
         with (run / "events.jsonl").open("a") as events:
             events.write(f"{number:09d}\n")

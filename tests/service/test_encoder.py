@@ -112,6 +112,7 @@ def test_all_places_taken_is_said_and_the_next_request_is_a_new_one(tmp_path):
                 with pytest.raises(Infrastructure, match="busy: 1 connections"):
                     await ask(second)
             await first.close()
+            await asyncio.to_thread(until, lambda: not encoder.workers())
             assert (await ask(second, n=2))["n"] == 2
 
         run(Settings(home=tmp_path), steps, encoder=encoder)

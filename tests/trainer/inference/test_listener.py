@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +24,16 @@ LEFT = None
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderProcess]:
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderProcess]:
     with EncoderProcess(tmp_path_factory.mktemp("home")) as found:
         yield found
+
+
+@pytest.fixture
+def encoder(listening: EncoderProcess) -> EncoderProcess:
+    """One for all tests, each of which finds it without workers."""
+    until(lambda: not listening.workers())
+    return listening
 
 
 def framed(text: bytes) -> bytes:
@@ -78,12 +85,12 @@ def test_peers_that_say_nothing_or_little_are_sent_away(tmp_path):
         with encoder.connect() as slow:
             for byte in hello(token=TOKEN)[:-1]:  # never long without a byte, and never whole
                 slow.sendall(bytes([byte]))
-                time.sleep(0.01)
+                if select.select([slow], [], [], 0.01)[0]:
+                    break
             told = receive(slow)
             assert told is not LEFT
             assert "no hello within 0.5 seconds" in told["error"]["message"]
-        with encoder.peer():
-            assert encoder.workers() == []
+        assert encoder.workers() == []
 
 
 def test_many_silent_peers_keep_nobody_else_out(encoder):
@@ -167,7 +174,8 @@ def test_one_more_than_there_are_places_is_told_that_all_are_busy(tmp_path):
             check(Address("127.0.0.1", encoder.port), TOKEN)  # it is well all the same
             send(first, NOTHING)
             assert receive(first) is not LEFT
-        with encoder.peer() as third:  # at once: the place is about to be free
+        until(lambda: not encoder.workers())
+        with encoder.peer() as third:
             send(third, NOTHING)
             answer = receive(third)
             assert answer is not LEFT
