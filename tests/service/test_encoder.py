@@ -19,7 +19,7 @@ from service.vectors.concluding import about_version
 from service.vectors.layout import read_info
 from tests.service.api.server import serving
 from tests.service.api.vectors.shelf import put_job
-from tests.service.test_inference import FAKE, SPEC, VERSION, ask, own_edges, publish, raw_graph, run
+from tests.service.inferences import FAKE, SPEC, VERSION, ask, own_edges, publish, raw_graph, run
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, keeps_alive, until
 from trainer.errors import Infrastructure, InvalidInput
 

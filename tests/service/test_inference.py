@@ -1,11 +1,9 @@
-"""New nodes and classes through a child process or an encoder elsewhere: exact answers, and no request that spoils the
-next."""
+"""Asking a child process or an encoder elsewhere: no request spoils the next, whatever it does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -14,184 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import uvloop
 
-from service.inference import MOST_WAITING, Inference
+from service.inference import MOST_WAITING
 from service.settings import Settings
-from service.vectors.building import build_version
-from tests.trainer.inference.encoders import TOKEN, EncoderProcess, alive
-from trainer.config import TrainSpec
-from trainer.datasets import load
+from tests.service.inferences import FAKE, ask, gone, run
+from tests.trainer.inference.encoders import TOKEN, EncoderProcess
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.nn.encoder import Encoder
-from trainer.run.export import export_embeddings
-
-VERSION = "01k9vect0rs000000000000000"
-SPEC = {"encoder": {"hidden": 16, "dim": 8}, "data": {"name": "synthetic", "features": "zscore", "synthetic": {
-    "nodes": 200, "classes": 3, "features": 30, "degree": 6}}}  # fmt: skip
-
-
-def publish(home: Path, document: dict, version: str = VERSION) -> Path:
-    """A version as training leaves it, but for the training."""
-    spec = TrainSpec.model_validate(document)
-    graph = load(spec.data, home=home)
-    encoder = Encoder(graph.num_features, spec.encoder, generator=torch.Generator().manual_seed(0))
-    run = home / "runs" / version
-    export_embeddings(run / "embeddings", encoder, graph, graph_sha256=graph.fingerprint(), dataset=spec.data.name)
-    (run / "spec.json").write_text(spec.model_dump_json())
-    target = home / "embeddings" / version
-    build_version(run / "embeddings", run / "spec.json", target, version=version)
-    return target
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def version(home) -> Path:
-    return publish(home, SPEC)
-
-
-def own_edges(graph, nodes) -> dict[str, np.ndarray]:
-    """What a client sends for nodes as they are: their raw features and the edges they have (undirected)."""
-    source, target = graph.edge_index.numpy()
-    at = [(j, int(s)) for j, node in enumerate(nodes) for s in source[target == node]]
-    pairs = np.array(at, np.int64).reshape(-1, 2)
-    return {
-        "features": graph.x.to_dense().numpy()[nodes], "edge_node": pairs[:, 0], "edge_other": pairs[:, 1],
-        "edge_weight": np.ones(len(pairs), np.float32), "edge_direction": np.zeros(len(pairs), np.int8),
-        "replaces": np.array(nodes),
-    }  # fmt: skip
-
-
-def raw_graph(home: Path):
-    data = TrainSpec.model_validate(SPEC).data
-    return load(data.model_copy(update={"features": "raw"}), home=home)
-
-
-def run(settings: Settings, steps, *, encoder: EncoderProcess | None = None, **options):
-    """Steps with an Inference, which is closed after them; one that asks an encoder runs as the API does, on uvloop."""
-    if encoder is not None:
-        update = {"encoder_address": encoder.address, "encoder_token": TOKEN}
-        settings = Settings.model_validate(settings.model_dump() | update)
-
-    async def whole():
-        inference = Inference(settings, **options)
-        try:
-            return await asyncio.wait_for(steps(inference), 120)
-        finally:
-            await inference.close()
-
-    with asyncio.Runner(loop_factory=None if encoder is None else uvloop.new_event_loop) as runner:
-        return runner.run(whole())
-
-
-def test_answers_of_the_child_are_the_published_vectors(home, version):
-    vectors = np.load(version / "vectors.npy")
-    arrays = own_edges(raw_graph(home), [5, 3, 77])
-    labels = np.load(version / "labels.npy")
-    rows = np.arange(0, 200, 2)
-
-    async def steps(inference):
-        found = await inference.embed(version, {"nodes": 3}, arrays)
-        assert found.dtype == np.float32
-        assert np.abs(found - vectors[[5, 3, 77]]).max() <= 1e-6 * np.abs(vectors).max()
-        child = inference._peer.process.pid
-        wrong = arrays | {"features": arrays["features"][:, :-1]}
-        with pytest.raises(InvalidInput, match="29 features; the graph has 30"):
-            await inference.embed(version, {"nodes": 3}, wrong)
-        many = await asyncio.gather(*(inference.embed(version, {"nodes": 3}, arrays) for _ in range(5)))
-        assert all(each.tobytes() == found.tobytes() for each in many)
-        told = await inference.classify(
-            version, {"classes": 3, "seed": 1}, {"rows": rows, "labels": labels[rows].astype(np.int64)}
-        )
-        assert told["rows"].tolist() == list(range(1, 200, 2))
-        assert 0 <= told["accuracy"] <= 1
-        assert told["classes"].shape == told["confidence"].shape == (100,)
-        with pytest.raises(InvalidInput, match="one class"):
-            await inference.classify(version, {"classes": 3}, {"rows": rows, "labels": 0 * rows})
-        assert inference._peer.process.pid == child, "the same child answers all"
-        return child
-
-    child = run(Settings(home=home), steps)
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-
-
-def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path, monkeypatch):
-    monkeypatch.delenv("NML_DATA", raising=False)
-    one = {"features": np.zeros((1, 30), np.float32)}
-    changed = json.loads((version / "spec.json").read_text())
-    changed["data"]["synthetic"]["seed"] = 1
-    gone = json.loads((version / "spec.json").read_text())
-    gone["data"] = {"name": "imported", "imported": "papers.0123"}
-    elsewhere = json.loads((version / "spec.json").read_text())
-    elsewhere["data"] = {"name": "physics"}
-    about = json.loads((version / "version.json").read_text())
-    del about["export"]["model_sha256"]
-    same = json.loads((version / "spec.json").read_text())
-    cases = {
-        "changed": (changed, "another graph"),
-        "gone": (gone, r"no longer there \(data set papers.0123\): upload"),
-        "elsewhere": (elsewhere, r"not on this machine \(data set physics\)"),
-        "unsaid": (same, "files of this version cannot be read"),
-    }
-    for name, (spec, _) in cases.items():
-        place = tmp_path / name
-        place.mkdir()
-        for file in version.iterdir():
-            os.link(file, place / file.name)
-        (place / "spec.json").unlink()
-        (place / "spec.json").write_text(json.dumps(spec))
-    (tmp_path / "unsaid" / "version.json").unlink()
-    (tmp_path / "unsaid" / "version.json").write_text(json.dumps(about))
-
-    async def steps(inference):
-        for name, (_, message) in cases.items():
-            with pytest.raises(Infrastructure, match=message):
-                await inference.embed(tmp_path / name, {"nodes": 1}, one)
-        with pytest.raises(Infrastructure, match="cannot be read"):
-            await inference.embed(tmp_path / "nothing", {"nodes": 1}, one)
-        with pytest.raises(Infrastructure, match="cannot be read"):
-            await inference.classify(
-                tmp_path / "nothing", {"classes": 2}, {"rows": np.arange(2), "labels": np.arange(2)}
-            )
-        assert (await inference.embed(version, {"nodes": 1}, one)).shape == (1, 8)
-
-    run(Settings(home=home), steps)
-
-
-# A child that answers what it is told to: its pid, after a while, not at all, or by dying.
-FAKE = textwrap.dedent("""
-    import os, sys, threading, time
-    import numpy as np
-    from trainer.inference import frames
-    from trainer.inference.__main__ import _end_with, _end_with_process
-    for parent in [word.removeprefix("--parent=") for word in sys.argv if word.startswith("--parent=")]:
-        _end_with_process(int(parent))
-    threading.Thread(target=_end_with, args=(0,), daemon=True).start()
-    while (message := frames.read(sys.stdin.buffer)) is not None:
-        head = message[0]["head"]
-        if message[0]["do"] == "open":
-            name = os.path.basename(message[0]["directory"])
-            time.sleep(float(name[5:]) if name.startswith("takes") else 0)
-            frames.write(sys.stdout.buffer, {"ok": {}}, {})
-            continue
-        time.sleep(head.get("sleep", 0))
-        if "die" in head:
-            os._exit(9)
-        if "babble" in head:
-            print("this is no frame at all", flush=True)
-            continue
-        if "pour" in head:
-            frames.write(sys.stdout.buffer, {"ok": {}}, {"vectors": np.zeros((head["pour"], 1), np.float32)})
-            continue
-        told = {"pid": os.getpid(), "n": head.get("n"), "environ": sorted(os.environ)}
-        frames.write(sys.stdout.buffer, {"ok": told}, {})
-""")
 
 
 @pytest.fixture(params=["child", "encoder"])
@@ -202,15 +28,6 @@ def fake(request, tmp_path):
         return
     with EncoderProcess(tmp_path, worker=FAKE) as encoder:
         yield {"encoder": encoder, "command": ("no such program",)}
-
-
-async def ask(inference, **head):
-    return await inference.classify(Path("/nowhere"), head, {"rows": np.arange(100_000)})
-
-
-async def gone(pid: int) -> None:
-    while alive(pid):
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("fault", ["die", "babble"])

@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,6 @@ from trainer.inference.listener import HELLO_BYTES, check
 
 NOTHING = {"do": "nothing"}  # answered by the real worker without torch
 LEFT = None
-
-
-@pytest.fixture(scope="module")
-def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderProcess]:
-    with EncoderProcess(tmp_path_factory.mktemp("home")) as found:
-        yield found
-
-
-@pytest.fixture
-def encoder(listening: EncoderProcess) -> EncoderProcess:
-    """One for all tests, each of which finds it without workers."""
-    until(lambda: not listening.workers())
-    return listening
 
 
 def framed(text: bytes) -> bytes:

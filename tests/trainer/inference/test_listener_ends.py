@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,6 @@ SLOW = (
 )
 NOTHING = {"do": "nothing"}  # answered by the real worker without torch
 LEFT = None
-
-
-@pytest.fixture(scope="module")
-def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncoderProcess]:
-    with EncoderProcess(tmp_path_factory.mktemp("home")) as found:
-        yield found
-
-
-@pytest.fixture
-def encoder(listening: EncoderProcess) -> EncoderProcess:
-    """One for all tests, each of which finds it without workers."""
-    until(lambda: not listening.workers())
-    return listening
 
 
 def test_a_killed_or_broken_worker_costs_its_own_peer_alone(encoder):

@@ -16,7 +16,7 @@ from service.vectors.concluding import about_version
 from service.vectors.layout import read_info
 from tests.service.api.server import Live, serving
 from tests.service.api.vectors.shelf import fields_of, put_job, put_version
-from tests.service.test_inference import SPEC, VERSION, publish, raw_graph
+from tests.service.inferences import SPEC, VERSION, publish, raw_graph
 
 RAW, NPY = "application/octet-stream", "application/x-npy"
 
