@@ -56,7 +56,7 @@ test-slow: env  ## the tests that take longer (none selected is fine: pytest's e
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
 
-cluster-test: env  ## the whole of docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (root)
+cluster-test: env  ## docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (as root, 20 min)
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: env  ## style, format and types
