@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ RAY_PATIENCE = {
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "200", "RAY_agent_register_timeout_ms": "200000",
     "RAY_worker_register_timeout_seconds": "200", "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
 }  # fmt: skip
-TOOLS = ("ip", "nsenter", "setpriv")
+TOOLS = ("ip", "nsenter", "setpriv", "unshare")
 
 
 def what_is_missing() -> str | None:
@@ -42,6 +43,9 @@ def what_is_missing() -> str | None:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"not on this machine: {', '.join(missing)}"
+    tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        return f"no namespaces can be made here: {tried.stderr.strip()}"
     return "PostgreSQL's initdb is not on this machine" if PROGRAMS is None else None
 
 
