@@ -3,10 +3,10 @@
 #
 #   backup.sh [--keep N]        with --keep, only the newest N backups stay
 #
-#   nml.dump mlflow.dump [mlflow_auth.dump]   the databases, for pg_restore
-#   data.tar mlflow.tar                       the folders NML_HOME and MLFLOW_FILES
-#   manifest.txt                              versions, times, rows of the main tables, numbers of files
-#   SHA256SUMS                                of all of these
+#   nml.dump mlflow.dump     the databases, for pg_restore
+#   data.tar mlflow.tar      the folders NML_HOME and MLFLOW_FILES
+#   manifest.txt             versions, times, rows of the main tables, numbers of files
+#   SHA256SUMS               of all of these
 #
 # The order is what makes a copy of a running service whole. Files are there before a row speaks of them, so the
 # databases come first: whatever they refer to is in the archives, unless someone deleted it in these minutes. The
@@ -69,21 +69,14 @@ trap 'exit 130' INT
 mkdir "$place"
 begun=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
-dump() { # ROLE DATABASE
-    say "database $2"
-    as "$1" pg_dump --no-password --format=custom --no-owner --no-privileges --dbname="$2" --file="$place/$2.dump"
+dump() { # DATABASE, which has the name of its role
+    say "database $1"
+    as "$1" pg_dump --no-password --format=custom --no-owner --no-privileges --dbname="$1" --file="$place/$1.dump"
 }
 
 # nml first: the MLflow run of each of its jobs is then in the dump of mlflow, which is later.
-dump nml nml
-dump mlflow mlflow
-databases="nml mlflow"
-auth="SELECT count(*) FROM pg_database WHERE datname = 'mlflow_auth' AND has_database_privilege(datname, 'CONNECT')"
-found=$(ask mlflow mlflow "$auth")
-if [ "$found" = 1 ]; then
-    dump mlflow mlflow_auth
-    databases="$databases mlflow_auth"
-fi
+dump nml
+dump mlflow
 
 # tar's exit code 1 is "a file changed, or vanished, while it was read": of a running service some always do. Each file
 # that matters is written under another name (.tmp) and renamed, or only ever grows. 2 is a real failure: a full disk,
@@ -119,7 +112,6 @@ rows() { # DATABASE TABLE: rows in the dump itself, which also shows that it can
     echo "name: $name"
     echo "begun: $begun"
     echo "ended: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
-    echo "databases: $databases"
     found=$(ask nml nml 'SHOW server_version')
     echo "server: $found"
     found=$(ask nml nml 'SELECT version_num FROM alembic_version')

@@ -45,7 +45,6 @@ as() { # ROLE PROGRAM …: run a client program as a role, in the database that 
     PGPASSWORD=$PGPASSWORD PGUSER=$PGUSER "$@"
 }
 ask() { as "$1" psql --no-password --no-psqlrc --set=ON_ERROR_STOP=1 -At --dbname="$2" --command="$3"; }
-role_of() { case $1 in nml) echo nml ;; *) echo mlflow ;; esac; }
 
 say "checking $name"
 for file in nml.dump mlflow.dump data.tar mlflow.tar manifest.txt; do
@@ -53,9 +52,7 @@ for file in nml.dump mlflow.dump data.tar mlflow.tar manifest.txt; do
 done
 (cd "$place" && sha256sum --check --strict --quiet SHA256SUMS) >&2 ||
     fail "$place is damaged. Nothing was changed. Restore another: restore.sh --list"
-databases="mlflow"
-[ ! -f "$place/mlflow_auth.dump" ] || databases="mlflow_auth mlflow"
-databases="$databases nml" # what decides whether the service knows anything comes last
+databases="mlflow nml" # named as their roles; what decides whether the service knows anything comes last
 
 for folder in "$NML_HOME" "$MLFLOW_FILES"; do
     [ -d "$folder" ] || fail "$folder is no folder. Mount the volume, or set NML_HOME, MLFLOW_FILES."
@@ -65,7 +62,7 @@ for folder in "$NML_HOME" "$MLFLOW_FILES"; do
 done
 tables="SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
 for database in $databases; do
-    count=$(ask "$(role_of "$database")" "$database" "$tables")
+    count=$(ask "$database" "$database" "$tables")
     [ "$count" = 0 ] || fail "database $database is not empty (it has $count tables). Nothing was changed." \
         "Stop the service, make the database anew or mount an empty volume for PostgreSQL, and restore again."
 done
@@ -82,9 +79,9 @@ unpack data.tar "$NML_HOME"
 unpack mlflow.tar "$MLFLOW_FILES"
 for database in $databases; do
     say "database $database"
-    as "$(role_of "$database")" pg_restore --no-password --no-owner --no-privileges --exit-on-error \
+    as "$database" pg_restore --no-password --no-owner --no-privileges --exit-on-error \
         --single-transaction --dbname="$database" "$place/$database.dump"
-    ask "$(role_of "$database")" "$database" ANALYZE >/dev/null
+    ask "$database" "$database" ANALYZE >/dev/null
 done
 for table in jobs events datasets embeddings aliases keys; do
     told=$(sed -n "s/^nml\.$table: //p" "$place/manifest.txt")

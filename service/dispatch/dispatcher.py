@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import platform
+import random
 import subprocess
 import threading
 import time
@@ -177,7 +178,7 @@ class Dispatcher:
         """Runs that MLflow still shows as running: cancelled between two attempts, or ended while it was away."""
         ended = self._store.jobs.ended_badly(within=DAY_SECONDS)
         left = [job for job in ended if is_left_open(self._settings.run_directory(job.id))]
-        for job in left[:CLOSED_AT_ONCE]:
+        for job in random.sample(left, min(len(left), CLOSED_AT_ONCE)):  # one that cannot be closed keeps out no other
             directory, environment = self._settings.run_directory(job.id), self._house.orders.environment()
             cancelled, reason = job.state == "cancelled", job.failure_message or job.state
             closing = close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason)

@@ -30,8 +30,8 @@ OUTSIDER = "outsider"
 HEALTHY_SECONDS = 300.0  # on a machine with other things to do
 # Ten containers share the few cores of a test machine, and Ray gives up on its own parts after half a minute.
 RAY_PATIENCE = {
-    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "200", "RAY_agent_register_timeout_ms": "200000",
-    "RAY_worker_register_timeout_seconds": "200", "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
+    "RAY_agent_register_timeout_ms": "200000", "RAY_worker_register_timeout_seconds": "200",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
 }  # fmt: skip
 TOOLS = ("ip", "nsenter", "setpriv", "unshare")
 

@@ -81,14 +81,14 @@ class Place:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             for name in names:
                 connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-                connection.execute(f'CREATE DATABASE "{name}" OWNER {"nml" if name == "nml" else "mlflow"}')
+                connection.execute(f'CREATE DATABASE "{name}" OWNER "{name}"')
 
     def wipe(self) -> None:
         """All that the service keeps; not the backups."""
         for folder in (self.home, self.mlflow):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        self.make_databases("nml", "mlflow", "mlflow_auth")
+        self.make_databases("nml", "mlflow")
 
     def rows(self, table: str, database: str = "nml") -> list[dict[str, Any]]:
         with psycopg.connect(self.url(database), row_factory=dict_row) as connection:
@@ -97,10 +97,10 @@ class Place:
     def is_empty(self) -> bool:
         query = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
         counts = []
-        for database in ("nml", "mlflow", "mlflow_auth"):
+        for database in ("nml", "mlflow"):
             with psycopg.connect(self.url(database)) as connection:
                 counts += connection.execute(query).fetchone() or ()
-        return counts == [0, 0, 0] and not any(self.home.iterdir()) and not any(self.mlflow.iterdir())
+        return counts == [0, 0] and not any(self.home.iterdir()) and not any(self.mlflow.iterdir())
 
 
 @contextmanager
