@@ -7,6 +7,7 @@ would be refused at once if another had written meanwhile, instead of waiting.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,5 +158,19 @@ def _sqlite(url: str) -> Database:
 
 def _prepare(connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):  # FULL: a 202 survives a power cut
+    _use_wal(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):  # FULL: a 202 survives a power cut
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """The first connection makes a new file a WAL file; SQLite refuses others meanwhile at once, so wait here."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
