@@ -1,8 +1,9 @@
-"""The environment tests run in: their own home, no tracker left over from the shell, one thread per test process."""
+"""The environment tests run in: a home of their own, nothing left over from the shell, one thread per test process."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MPLBACKEND", "Agg")
+    for number in (signal.SIGINT, signal.SIGHUP):
+        # Under `nohup`, or in the background of a script, what tests start would ignore these signals too. A handler,
+        # other than being ignored, is not inherited.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

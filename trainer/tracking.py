@@ -23,6 +23,8 @@ from trainer.home import nml_home
 from trainer.tracking_run import About, note_error
 from trainer.tracking_thread import BackgroundRun, describe, without_password
 
+_SERVER_TIMEOUT = 30.0  # seconds that the end of a run waits
+_DATABASE_TIMEOUT = 120.0  # the same for a database of our own: the first run makes MLflow's tables, on whatever disk
 _EXIT_TIMEOUT = 5.0  # seconds the interpreter waits for a run that never said how it ended
 _ARTIFACTS = ("spec.json", "metrics.json", "embeddings/manifest.json", "figures/*.png")
 
@@ -47,7 +49,8 @@ class Tracker(BackgroundRun, Callback):
     Args:
         uri: where MLflow is; none: `tracking_uri(home)`.
         home: where the default database and the artifacts of any bare database are; none: `nml_home()`.
-        finish_timeout: seconds that `on_end` and `on_failure` wait at most for what is still to be sent.
+        finish_timeout: seconds that `on_end` and `on_failure` wait at most for what is still to be sent; none: 30, and
+            120 for a database of our own.
         capacity: metric points kept while the tracker is slow; an epoch that does not fit is dropped and counted.
     """
 
@@ -56,12 +59,14 @@ class Tracker(BackgroundRun, Callback):
         *,
         uri: str | None = None,
         home: Path | None = None,
-        finish_timeout: float = 30.0,
+        finish_timeout: float | None = None,
         capacity: int = 100_000,
     ) -> None:
         home = (home or nml_home()).expanduser().resolve()
-        super().__init__(uri=uri or tracking_uri(home), home=home, capacity=capacity)
-        self._finish_timeout = finish_timeout
+        uri = uri or tracking_uri(home)
+        super().__init__(uri=uri, home=home, capacity=capacity)
+        usual = _DATABASE_TIMEOUT if uri.startswith("sqlite:") else _SERVER_TIMEOUT
+        self._finish_timeout = usual if finish_timeout is None else finish_timeout
         self._directory: Path | None = None  # of the run, once it has started
 
     def on_start(self, run: RunInfo) -> None:
