@@ -82,10 +82,18 @@ class SweepSpec(Spec):
     )
     resources: ResourcesSpec = ResourcesSpec()
     budget_minutes: float | None = Field(
-        None, gt=0, le=1e6, description="wall-clock time of the sweep, interruptions not counted; then trials are ended"
+        None,
+        gt=0,
+        le=1e6,
+        description="wall-clock time of the sweep; interruptions, and starting until a trial runs, are not counted; "
+        "then trials are ended",
     )
     silence_minutes: float = Field(
-        60, gt=0, le=1e6, description="a trial that reports nothing for this long is ended, as failed"
+        60,
+        gt=0,
+        le=1e6,
+        description="a trial that reports nothing for this long is ended, as failed; its process has at least ten "
+        "minutes to start",
     )
     retries: int = Field(
         1, ge=0, le=100, description="how often a trial whose process died is tried again, from its checkpoint"

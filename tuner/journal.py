@@ -13,7 +13,8 @@ what was decided. So searcher and scheduler keep no files of their own, and a ki
     {"type": "cancelled", "error": …} or {"type": "end", "state": "succeeded" | "failed", "best": 3, "value": …,
      "out_of_time": …}
 
-Every line has "time" and "elapsed": seconds the sweep has run, interruptions not counted.
+Every line has "time", "elapsed": seconds the sweep has run, interruptions not counted, and "spent": those of them that
+count against budget_minutes, which are all but what passes at each start until a trial runs (Ray, torch).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tuner.space import Value
 State = Literal["waiting", "running", "finished", "stopped", "failed", "ended"]
 FINAL: tuple[State, ...] = ("finished", "stopped", "failed", "ended")
 Event = dict[str, Any]
+START_SECONDS = 600.0  # of each start, at most, that do not count: the wait for a full cluster has an end
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Journal:
         self.listeners: list[Callable[[Event], None]] = []  # told of each new line
         self.events = list(events)  # all lines, those of the past first
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
+        self._spent_before = max((event.get("spent", event.get("elapsed", 0.0)) for event in events), default=0.0)
         self._opened = time.monotonic()
+        self._first_ran: float | None = None  # seconds after that, once a trial runs
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
         sync(path)
         for event in events:
@@ -141,13 +145,22 @@ class Journal:
         return self._elapsed_before + time.monotonic() - self._opened
 
     @property
+    def spent(self) -> float:
+        """Seconds that count against the budget: those elapsed, but for START_SECONDS or less of each start."""
+        now = time.monotonic() - self._opened
+        return self._spent_before + now - min(now if self._first_ran is None else self._first_ran, START_SECONDS)
+
+    @property
     def out_of_time(self) -> bool:
         """Whether the sweep's budget of wall-clock time is used up."""
-        return self.spec.budget_minutes is not None and self.elapsed >= 60 * self.spec.budget_minutes
+        return self.spec.budget_minutes is not None and self.spent >= 60 * self.spec.budget_minutes
 
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line, on disk when this returns, then let the state and the listeners know."""
-        event = {"type": kind, "time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), **fields}
+        if kind == "running" and self._first_ran is None:
+            self._first_ran = time.monotonic() - self._opened
+        times = {"time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), "spent": round(self.spent, 3)}
+        event = {"type": kind, **times, **fields}
         line = json.dumps(event, allow_nan=False)
         self._file.write(line + "\n")
         self._file.flush()

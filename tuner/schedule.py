@@ -64,12 +64,14 @@ class JournalScheduler(FIFOScheduler):
         super().__init__()
         self._journal, self._halving = journal, Halving(journal.spec, journal.events)
         self.heard: dict[int, float] = {}  # when each running trial last said something, in time.monotonic()
+        self.starting: set[int] = set()  # trials whose process has not said anything yet
         self.last_words: dict[int, str] = {}  # why a trial is about to fail, if it could still say so
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         message, number = unpacked(result), trial.config["number"]
         record = self._journal.trials[number]
         self.heard[number] = time.monotonic()
+        self.starting.discard(number)
         if message is None or record.is_final:
             return TrialScheduler.STOP if record.is_final else TrialScheduler.CONTINUE
         match message.pop("kind"):

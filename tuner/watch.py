@@ -16,6 +16,7 @@ from tuner.journal import Journal, TrialRecord
 from tuner.schedule import JournalScheduler
 
 log = logging.getLogger("tuner")
+START_SECONDS = 600.0  # that a trial's process has to come up and load torch, also where less silence is allowed
 DIED = "its process died: killed, out of memory, or its node is gone"
 
 
@@ -34,12 +35,13 @@ class Watch(Callback):
 
     def __init__(self, journal: Journal, scheduler: JournalScheduler, searcher: Searcher):
         self._journal, self._scheduler, self._searcher = journal, scheduler, searcher
-        self._silent: set[int] = set()
+        self._silent: dict[int, float] = {}  # seconds after which a trial was ended
         self._lost: set[str] = set()  # Tune's names of trials that were dealt with
         self.trouble: str | None = None  # of a kind that other trials would meet too, such as a full disk
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._scheduler.heard[trial.config["number"]] = time.monotonic()
+        self._scheduler.starting.add(trial.config["number"])
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         for trial in trials:
@@ -62,9 +64,13 @@ class Watch(Callback):
 
     def _end_if_silent(self, trial: Trial) -> None:
         number, limit = trial.config["number"], 60 * self._journal.spec.silence_minutes
-        heard = self._scheduler.heard.setdefault(number, time.monotonic())
-        if number not in self._silent and time.monotonic() - heard > limit:
-            self._silent.add(number)
+        if number not in self._scheduler.heard:  # its process is being prepared
+            self._scheduler.heard[number] = time.monotonic()
+            self._scheduler.starting.add(number)
+        if number in self._scheduler.starting:
+            limit = max(limit, START_SECONDS)
+        if number not in self._silent and time.monotonic() - self._scheduler.heard[number] > limit:
+            self._silent[number] = limit
             log.warning("trial %d has said nothing for %g minutes: ending it", number, limit / 60)
             ray.kill(trial.temporary_state.ray_actor)  # also where its process is stopped and hears no request
 
@@ -74,7 +80,7 @@ class Watch(Callback):
             return
         words = self._scheduler.last_words.pop(record.number, None)
         if record.number in self._silent:
-            self._give_up(record, f"it said nothing for {self._journal.spec.silence_minutes:g} minutes and was ended")
+            self._give_up(record, f"it said nothing for {self._silent[record.number] / 60:g} minutes and was ended")
         elif record.retries < self._journal.spec.retries:
             self._journal.record("retry", number=record.number, error=words or error)
         elif words is not None:  # not the trial's fault, so it stays to be run

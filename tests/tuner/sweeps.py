@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.tuner.held import CALLER
 from tuner.config import SweepSpec, parse_sweep
 from tuner.journal import TrialRecord, read_sweep
 
-SECONDS = 240  # for what takes a few on an idle machine
+SECONDS = 480  # for what takes a few on an idle machine
 BASE: dict[str, Any] = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 200, "classes": 3, "features": 24, "degree": 6}},
     "encoder": {"hidden": 16, "dim": 16},
@@ -39,9 +41,18 @@ def small_sweep(base: dict[str, Any] | None = None, **fields: Any) -> SweepSpec:
 
 def start(spec: SweepSpec, out: Path, root: Path, **options: Any) -> subprocess.Popen[bytes]:
     """`python -m tuner SPEC --out OUT`: the same command again and again."""
+    return _start(["-m", "tuner"], spec, out, root, **options)
+
+
+def start_held(spec: SweepSpec, out: Path, root: Path) -> subprocess.Popen[bytes]:
+    """The same, with trials that wait where tests.tuner.held.hold says."""
+    return _start(["-c", CALLER], spec, out, root)
+
+
+def _start(how: list[str], spec: SweepSpec, out: Path, root: Path, **options: Any) -> subprocess.Popen[bytes]:
     file = out.with_suffix(".json")
     file.write_text(spec.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "tuner", str(file), "--out", str(out)]
+    command = [sys.executable, *how, str(file), "--out", str(out)]
     return subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, **options)
 
 
@@ -95,9 +106,14 @@ def outline(out: Path) -> list[tuple[Any, ...]]:
 
 
 def poison(graph: Path) -> None:
-    """Give a stored graph a feature that no import would let through, so that the loss is NaN from the first epoch."""
+    """Give a stored graph a feature that no import would let through, so that the loss is NaN from the first epoch.
+
+    Who opens the graph sees all of that or nothing.
+    """
     dense = graph / "x.npy"
     file = dense if dense.exists() else next(graph.glob("x*values*.npy"))
     array = np.load(file)
     array[0] = np.nan
-    np.save(file, array)
+    poisoned = graph.with_suffix(".poisoned.npy")
+    np.save(poisoned, array)
+    os.replace(poisoned, file)

@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -134,20 +133,81 @@ def test_what_ran_waits_again_after_an_interruption(tmp_path, kind):
         assert journal.trials[1].reported(0, 25).value == 0.5, "what it reported is kept"
 
 
-def test_elapsed_counts_the_time_that_sweeps_were_open(tmp_path):
-    started = time.monotonic()
+class Clock:
+    """The time that a journal sees."""
+
+    def __init__(self):
+        self.now = 1_000.0
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return 1_700_000_000 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("tuner.journal.time", clock)
+    return clock
+
+
+def test_elapsed_counts_the_time_that_sweeps_were_open(tmp_path, clock):
     with opened(tmp_path) as journal:
-        time.sleep(0.05)
-        first = journal.record("start")["elapsed"]
-    assert 0.05 <= first <= time.monotonic() - started + 0.001
-    time.sleep(0.2)
-    reopened = time.monotonic()
+        clock.now += 5
+        assert journal.record("start")["elapsed"] == 5
+    clock.now += 200  # nobody has it open
     with opened(tmp_path) as journal:
-        assert journal.elapsed >= first
-        second = journal.record("resume")["elapsed"]
-        assert first <= second <= first + time.monotonic() - reopened + 0.002, "the pause is not counted"
+        assert journal.elapsed == 5
+        clock.now += 2.5
+        assert journal.record("resume")["elapsed"] == 7.5
+    clock.now += 300
     with opened(tmp_path) as journal:
-        assert journal.elapsed >= second
+        assert journal.elapsed == 7.5
+
+
+def test_the_budget_pays_for_no_start_but_for_all_that_follows_the_first_trial(tmp_path, clock):
+    spec = SPEC.model_copy(update={"budget_minutes": 1.0})
+    for number, (kind, spent) in enumerate([("start", 0), ("resume", 25), ("resume", 50)]):
+        with opened(tmp_path, spec=spec) as journal:
+            assert journal.spent == spent
+            clock.now += 90  # Ray is started
+            assert journal.record(kind)["spent"] == spent
+            trial(journal, number)
+            clock.now += 30  # a process loads torch
+            assert not journal.out_of_time
+            assert journal.record("running", number=number, host="h", pid=1)["spent"] == spent
+            clock.now += 5
+            journal.record("running", number=number, host="h", pid=2)  # tried again: the time goes on
+            clock.now += 20
+            report(journal, number, 25, 0.5)
+            assert journal.spent == spent + 25
+            assert journal.out_of_time == (number == 2)
+    with opened(tmp_path, spec=spec) as journal:
+        assert journal.out_of_time, "nothing is left, however long the next start takes"
+        assert journal.elapsed == 3 * (90 + 30 + 25)
+
+
+def test_a_start_that_never_comes_to_a_trial_uses_the_budget_up_in_the_end(tmp_path, clock):
+    with opened(tmp_path, spec=SPEC.model_copy(update={"budget_minutes": 1.0})) as journal:
+        journal.record("start")
+        clock.now += 659
+        assert not journal.out_of_time
+        clock.now += 1
+        assert journal.out_of_time
+
+
+def test_a_journal_of_an_older_version_paid_for_everything(tmp_path, clock):
+    with opened(tmp_path) as journal:
+        clock.now += 50
+        journal.record("start")
+    file = tmp_path / "events.jsonl"
+    event = json.loads(file.read_text())
+    del event["spent"]
+    file.write_text(json.dumps(event) + "\n")
+    with opened(tmp_path) as journal:
+        assert journal.spent == 50
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"type": "trial", "num', b"\0\0\0", '{"ü'.encode()[:-1], b'{"type": "end"}'])

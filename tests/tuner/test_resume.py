@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.tuner.sweeps import count, events, finish, outline, run, small_sweep, start, wait_until
+from tests.tuner.held import hold
+from tests.tuner.sweeps import SECONDS, count, events, finish, outline, run, small_sweep, start_held, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * SECONDS)]
 SPEC = small_sweep(trials=14)  # more than TPE's ten random ones
+LAST = 13
 Events = list[dict[str, Any]]
 
 
@@ -37,7 +40,7 @@ def gone(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
-            process.wait(timeout=20)
+            process.wait(timeout=120)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -52,14 +55,16 @@ def kill_driver(found: Events) -> None:
 def kill_all_of_ray(found: Events) -> None:
     """The driver, and raylet, GCS and workers below it, as when a machine loses power."""
     driver = psutil.Process(driver_of(found))
-    for process in [driver, *driver.children(recursive=True)]:
-        process.kill()
+    driver.suspend()  # it notices nothing of what follows
+    for process in [*driver.children(recursive=True), driver]:
+        with suppress(psutil.NoSuchProcess):  # workers end with their raylet
+            process.kill()
 
 
 def kill_trial_and_driver(found: Events) -> None:
     worker = next(event["pid"] for event in reversed(found) if event["type"] == "running")
     os.kill(driver_of(found), signal.SIGKILL)
-    if psutil.pid_exists(worker):
+    with suppress(ProcessLookupError):  # it ends with the driver
         os.kill(worker, signal.SIGKILL)
 
 
@@ -70,8 +75,8 @@ def kill_trial_and_driver(found: Events) -> None:
         (kill_driver, lambda found: count(found, "trial") >= 3 and found[-1]["type"] == "report"),
         # a trial was just told to stop
         (kill_all_of_ray, lambda found: any(event.get("decision") == "stop" for event in found)),
-        # among the trials that TPE's model chose, as one is done and the next not yet thought of
-        (kill_trial_and_driver, lambda found: count(found, "done") >= 12),
+        # among the trials that TPE's model chose, as one is done and the last not yet thought of, or about to begin
+        (kill_trial_and_driver, lambda found: count(found, "done") >= LAST),
     ],
     ids=["driver", "whole-ray", "late"],
 )
@@ -80,7 +85,8 @@ def test_a_killed_sweep_goes_on_to_the_same_trials_reports_and_decisions(
     moment: Callable[[Events], bool],
 ) -> None:  # fmt: skip
     out = tmp_path / "sweep"
-    process = start(SPEC, out, repo_root)
+    hold(out, LAST, "begin")  # so that something is left to do, however late the kill comes
+    process = start_held(SPEC, out, repo_root)
     kill(wait_until(out, moment, process))
     assert finish(process) == 5, "infrastructure: the same command may succeed"
     before = events(out)
@@ -96,7 +102,8 @@ def test_a_killed_sweep_goes_on_to_the_same_trials_reports_and_decisions(
 
 def test_a_sweep_that_is_asked_to_end_stops_its_trials_and_can_be_resumed(tmp_path, repo_root, uninterrupted):
     out = tmp_path / "sweep"
-    process = start(SPEC, out, repo_root)
+    hold(out, LAST, "begin")
+    process = start_held(SPEC, out, repo_root)
     found = wait_until(out, lambda found: count(found, "done") >= 2, process)
     ray = [driver_of(found), *(child.pid for child in psutil.Process(driver_of(found)).children(recursive=True))]
     process.send_signal(signal.SIGTERM)
@@ -111,7 +118,8 @@ def test_when_the_process_that_wanted_the_sweep_is_killed_its_driver_ends_and_a_
     tmp_path, repo_root, uninterrupted
 ):
     out = tmp_path / "sweep"
-    process = start(SPEC, out, repo_root)
+    hold(out, LAST, "begin")
+    process = start_held(SPEC, out, repo_root)
     wait_until(out, lambda found: count(found, "report") >= 5, process)
     process.kill()
     process.communicate()

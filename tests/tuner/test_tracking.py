@@ -26,7 +26,8 @@ from tuner.journal import Journal, run_directory, trial_directory
 from tuner.tracking import SweepTracker
 from tuner.tracking_trial import EpochLog
 
-SECONDS = 60.0  # for what takes one or two on an idle machine
+pytestmark = pytest.mark.timeout(600)
+SECONDS = 240.0  # for what takes one or two on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +323,8 @@ def test_parent_that_is_off_costs_trials_nothing(tmp_path, caplog):
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
-def test_server_that_never_answers_holds_the_end_only_for_the_timeout(tmp_path, caplog):
+def test_server_that_never_answers_holds_the_end_only_for_the_timeout(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")
     spec = sweep_spec("silent")
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
         uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -333,7 +335,7 @@ def test_server_that_never_answers_holds_the_end_only_for_the_timeout(tmp_path, 
             sweep.epochs(number, 1, 3)
         began = time.monotonic()
         sweep.end(timeout=1.0)
-        assert 0.9 < time.monotonic() - began < 8  # MLflow alone would wait for 10 s a request
+        assert 0.9 < time.monotonic() - began < 120  # MLflow alone would wait for 240 s a request
     assert "within 1 s" in tracker.summary()["error"]
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 

@@ -95,6 +95,29 @@ def test_a_silent_trial_is_ended_also_while_its_process_is_prepared_and_is_not_t
         assert "said nothing for 60 minutes" in record.error
 
 
+def test_a_process_that_takes_long_to_start_is_not_silent_yet(tmp_path, monkeypatch):
+    killed = []
+    monkeypatch.setattr(ray, "kill", killed.append)
+    with closing(Journal.open(tmp_path / "sweep", small_sweep(retries=0, silence_minutes=0.5))) as journal:
+        watch = Watch(journal, JournalScheduler(journal), Searcher())
+        slow, quick = tunes(0, Trial.PENDING, "slow"), tunes(1, Trial.PENDING, "quick")
+        for trial in (slow, quick):
+            journal.record("trial", number=trial.config["number"], origin="search", changes={})
+            watch.on_trial_start(0, [], trial)
+        watch._scheduler.on_trial_result(None, quick, packed("running", host="here", pid=1))
+        for number in range(2):
+            watch._scheduler.heard[number] = time.monotonic() - 300
+        watch.on_step_begin(0, [slow, quick])
+        assert killed == ["quick"], "that one has said something, and then nothing for more than half a minute"
+        watch._scheduler.heard[0] = time.monotonic() - 601
+        watch.on_step_begin(0, [slow, quick])
+        assert killed == ["quick", "slow"]
+        for trial in (slow, quick):
+            watch.on_trial_error(0, [], trial)
+        assert "said nothing for 10 minutes" in journal.trials[0].error
+        assert "said nothing for 0.5 minutes" in journal.trials[1].error
+
+
 def test_when_tune_gives_up_since_ray_freed_memory_all_that_ran_is_tried_again(journal, watch):
     with pytest.raises(RuntimeError) as given_up:
         raise RuntimeError("Caught unexpected exception") from ray.exceptions.OutOfMemoryError("worker killed")
