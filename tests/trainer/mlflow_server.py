@@ -34,11 +34,11 @@ class Server:
             start_new_session=True,  # its workers end with it
         )
         if wait:
-            wait_until(self.answers, seconds=90)
+            wait_until(self.answers, seconds=120)
 
     def answers(self) -> bool:
         try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
+            return urllib.request.urlopen(f"{self.uri}/health", timeout=10).status == 200
         except OSError:
             return False
 
@@ -58,10 +58,20 @@ class Server:
             self.process = None
 
 
+_HELD: list[socket.socket] = []  # ports given out by this process
+
+
 def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port on which nothing listens, kept for the caller's server until this process ends.
+
+    The socket bound to it keeps the system from giving the port to anyone who asks for any. It does not listen, so
+    that a server which sets SO_REUSEADDR, as all of ours do, can still take it by its number.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))  # on every address: some servers listen on others than 127.0.0.1
+    _HELD.append(holder)
+    return int(holder.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:

@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import trainer
+from tests.trainer.held_run import start, wait_for_event
 from trainer.callbacks import Callback, Signal
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
@@ -44,19 +44,8 @@ def curve(run: Path) -> list[tuple[int, float, float]]:
     return [(event["epoch"], event["metrics"]["loss"], event["metrics"]["kl"]) for event in events]
 
 
-def start(spec: dict, run: Path, *arguments: str) -> subprocess.Popen:
-    file = run.with_suffix(".json")
-    file.write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "trainer", str(file), "--out", str(run), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
 def wait_for_epoch(run: Path, epoch: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 120
-    while not any(event.get("epoch", 0) >= epoch for event in read_events(run)):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "the run did not get that far"
-        time.sleep(0.01)
+    wait_for_event(run, lambda event: event.get("epoch", 0) >= epoch, process)
 
 
 def test_a_run_leaves_everything_the_design_promises(tmp_path):
@@ -98,7 +87,7 @@ def test_kill_minus_nine_and_resume_give_the_uninterrupted_curve_and_embeddings(
     whole = trainer.fit(parse_spec(spec), tmp_path / "whole")
     killed = tmp_path / "killed"
     for target in (7, 150):  # twice: soon after the first checkpoint, and again in the middle
-        process = start(spec, killed, "--resume")
+        process = start(spec, killed, "--resume", hold=f'"type": "epoch".*"epoch": {target},')
         wait_for_epoch(killed, target, process)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL

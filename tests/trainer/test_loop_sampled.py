@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import trainer
+from tests.trainer.held_run import let_go, start, wait_for_event
 from trainer.callbacks import Callback
 from trainer.config import parse_spec, spec_hash
 from trainer.data.importing.graph import import_graph
@@ -39,38 +37,26 @@ def curve(run: Path) -> list[tuple[int, float, float]]:
     return [(event["epoch"], event["metrics"]["loss"], event["metrics"]["kl"]) for event in events]
 
 
-def start(spec: dict, run: Path) -> subprocess.Popen:
-    file = run.with_suffix(".json")
-    file.write_text(json.dumps(spec))
-    command = [sys.executable, "-m", "trainer", str(file), "--out", str(run), "--resume"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(process: subprocess.Popen, condition, what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, f"no {what} in time"
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["batch", "bank"])
 def test_killed_or_stopped_within_an_epoch_a_run_goes_on_to_the_same_numbers(tmp_path, scope):
-    spec = document(sampling={"negatives": scope}, run={"checkpoint_minutes": 0.005})
+    spec = document(sampling={"negatives": scope})
     whole = trainer.fit(parse_spec(spec), tmp_path / "whole")
     run = tmp_path / "killed"
-    inside = lambda: list((run / "checkpoints").glob("epoch-*-step-*"))  # noqa: E731
-    process = start(spec, run)
-    wait_for(process, inside, "checkpoint within an epoch")
+    often = document(sampling={"negatives": scope}, run={"checkpoint_minutes": 1e-9})  # after each step
+    within = "epoch-0000000-step-000000010"
+    process = start(often, run, "--resume", hold=within)
+    wait_for_event(run, lambda event: within in event.get("path", ""), process)
     process.kill()
-    process.wait()
-    assert inside()
-    process = start(spec, run)
-    wait_for(process, lambda: any(event["type"] == "resume" for event in read_events(run)), "resumed run")
+    assert process.wait() == -signal.SIGKILL
+    assert max(path.name for path in (run / "checkpoints").iterdir()) == within
+    process = start(spec, run, "--resume", hold='"type": "resume"')
+    wait_for_event(run, lambda event: event["type"] == "resume", process)
     process.send_signal(signal.SIGTERM)
+    let_go(run)
     assert process.wait() == 6, process.stderr.read()
-    process = start(spec, run)
+    assert max(path.name for path in (run / "checkpoints").iterdir()) > within, "stopped within an epoch, too"
+    process = start(spec, run, "--resume")
     assert process.wait() == 0, process.stderr.read()
     assert curve(run) == curve(whole.directory)
     assert (run / "embeddings" / "vectors.npy").read_bytes() == whole.embeddings.read_bytes()

@@ -181,11 +181,12 @@ def test_run_whose_id_was_lost_is_found_and_one_the_tracker_lost_is_replaced(hom
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_server_that_restarts_in_the_middle_of_a_run_gets_every_point(server, tmp_path):
-    tracker = Tracker(uri=server.uri, home=tmp_path, finish_timeout=60)
+    tracker = Tracker(uri=server.uri, home=tmp_path, finish_timeout=240)
     tracker.on_start(run_info(tmp_path))
     tracker.on_epoch(epoch(1))
-    wait_until(lambda: tracker.summary()["sent"] == 2, seconds=30)
+    wait_until(lambda: tracker.summary()["sent"] == 2, seconds=120)
     server.stop()
     for number in range(2, 30):
         tracker.on_epoch(epoch(number))

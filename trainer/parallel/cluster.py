@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.parallel.connection import LOCAL
 from trainer.run.atomic import write_json
 
+# Ray gives the processes of a node 30 s to come up, whatever its settings say: too little for a cold disk or a busy
+# machine. What it says then:
+_TOO_SLOW = ("timed out during startup", "Timed out")
 OBJECT_STORE_BYTES = 100 * 2**20  # nothing of ours goes through it; Ray would take 30 % of the memory
 
 
@@ -32,7 +38,10 @@ def connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
     try:
         try:
             with _within(job["start_seconds"], room, f"Ray at {address} does not answer"):
-                ray.init(address=address, **options, **(local if address == LOCAL else {}))
+                if address == LOCAL:
+                    _start(job["start_seconds"], **options, **local)
+                else:
+                    ray.init(address=address, **options)
         except Exception as error:  # of many types, and a refused token has none of its own
             traceback.print_exc()
             if "InvalidAuthToken" in (room / "ray.log").read_text(encoding="utf-8", errors="replace"):
@@ -45,6 +54,27 @@ def connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(job["temporary"], ignore_errors=True)
+
+
+def _start(seconds: float, **options: Any) -> None:
+    """Start a cluster here, again and again for so many seconds if it is only slow; raises what ray.init raises."""
+    import ray
+
+    deadline, ours = time.monotonic() + seconds, set(psutil.Process().children(recursive=True))
+    while True:
+        try:
+            ray.init(address=LOCAL, **options)
+            return
+        except Exception as error:
+            if not any(words in str(error) for words in _TOO_SLOW) or time.monotonic() >= deadline:
+                raise
+            traceback.print_exc()  # into ray.log
+        ray.shutdown()  # knows nothing of the processes of a node that never came up
+        left = set(psutil.Process().children(recursive=True)) - ours
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=10)
 
 
 @contextmanager

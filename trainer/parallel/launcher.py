@@ -19,6 +19,7 @@ from trainer.parallel.child import main
 from trainer.parallel.cluster import connected
 from trainer.parallel.connection import LOCAL
 
+_LOST_CONNECTION = ("Connection closed", "Connection reset", "Broken pipe")  # gloo's and NCCL's words
 GROUP_SECONDS = 7_200  # longest wait of one worker for another; the death of a worker is noticed by Ray, not by this
 
 
@@ -73,7 +74,9 @@ def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
         if isinstance(cause, TrainerError):
             raise cause from None
         traceback.print_exc()
-        raise Infrastructure(f"workers failed, also after {retries} restarts:\n{summary(error)}") from error
+        raise Infrastructure(
+            f"workers failed, also after {retries} restarts:\n{summary(error, job['workers'])}"
+        ) from error
 
 
 def diagnosed(failures: Mapping[int, Exception]) -> TrainerError | None:
@@ -97,11 +100,17 @@ def diagnosed(failures: Mapping[int, Exception]) -> TrainerError | None:
     return None
 
 
-def summary(error: Exception) -> str:
-    """A line per failed worker, those that vanished first: the others mostly fail because of them."""
+def summary(error: Exception, workers: int) -> str:
+    """A line per failed worker, those that vanished first: the others mostly fail because of them.
+
+    Ray may hear of a lost connection before it knows who is gone; then it is one of those that said nothing.
+    """
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
     lost = [rank for rank, failure in failures.items() if hasattr(failure, "health_check_failure")]
     lines = [f"worker {rank}: its process or node is gone" for rank in lost]
+    quiet = [str(rank) for rank in range(workers) if rank not in failures]
+    if quiet and not lost and any(words in str(each) for each in failures.values() for words in _LOST_CONNECTION):
+        lines = [f"worker {' or '.join(quiet[:5])}: said nothing; its process or node is gone"]
     for rank in sorted(failures.keys() - set(lost)):
         text = str(failures[rank]).strip().splitlines() or [""]
         lines.append(f"worker {rank}: {type(failures[rank]).__name__}: {text[0]}")

@@ -41,7 +41,7 @@ class EncoderProcess:
     """
 
     def __init__(
-        self, home: Path, *, port: int = 0, connections: int = 8, worker: str | None = None, hello_seconds: float = 10
+        self, home: Path, *, port: int = 0, connections: int = 8, worker: str | None = None, hello_seconds: float = 120
     ):
         if worker is None:
             command = ["-m", "trainer.inference", f"--listen=127.0.0.1:{port}", f"--connections={connections}"]
@@ -66,7 +66,7 @@ class EncoderProcess:
         """Its exit code."""
         if self.process.returncode is None:
             self.process.send_signal(number)
-            self.process.communicate(timeout=30)
+            self.process.communicate(timeout=120)
         return self.process.returncode
 
     def workers(self) -> list[int]:
@@ -75,7 +75,7 @@ class EncoderProcess:
         return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 
     def peer(self, token: str = TOKEN) -> socket.socket:
         """A connection that has said hello."""
@@ -114,7 +114,7 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
     """What the condition gives as soon as it is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -38,8 +38,20 @@ def test_missing_package_on_a_node_is_named():
 def test_summary_names_the_lost_worker_first():
     error = Exception("many lines of Ray")
     error.worker_failures = {0: RuntimeError("closed by peer\nmore"), 1: Lost(RuntimeError("died"))}
-    assert summary(error).splitlines() == [
+    assert summary(error, 3).splitlines() == [
         "worker 1: its process or node is gone",
         "worker 0: RuntimeError: closed by peer",
     ]
-    assert summary(Exception("no room in the cluster")) == "no room in the cluster"
+    assert summary(Exception("no room in the cluster"), 2) == "no room in the cluster"
+
+
+def test_summary_names_the_worker_that_ray_did_not_yet_miss_when_another_lost_its_connection():
+    error = Exception("many lines of Ray")
+    closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:4711")
+    error.worker_failures = {0: closed}
+    first, second = summary(error, 2).splitlines()
+    assert first == "worker 1: said nothing; its process or node is gone"
+    assert second.startswith("worker 0: RuntimeError: ")
+    assert summary(error, 3).startswith("worker 1 or 2: ")
+    error.worker_failures = {0: ValueError("our own mistake")}
+    assert summary(error, 2) == "worker 0: ValueError: our own mistake", "the others were merely ended"

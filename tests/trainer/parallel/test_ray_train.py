@@ -97,7 +97,7 @@ def test_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
 
 
 def test_workers_killed_too_often_are_an_infrastructure_failure(tmp_path):
-    with pytest.raises(Infrastructure, match="worker 1: its process or node is gone") as caught:
+    with pytest.raises(Infrastructure, match=r"worker 1: (said nothing; )?its process or node is gone") as caught:
         fit_parallel(spec(epochs=5), tmp_path, max_failures=0, cpus=2, train="standins:killed_always")
     assert sorted((tmp_path / "attempts").read_text().split()) == ["0", "1"]
     assert str(tmp_path / "ray.log") in str(caught.value)
@@ -141,7 +141,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path, repo_root):
         caller.kill()
         caller.wait()
     assert json.loads(events.read_text().splitlines()[0])["pid"] in {worker.pid for worker in workers}
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=180)
     assert not [process for process in alive if not gone(process.pid)]
 
 

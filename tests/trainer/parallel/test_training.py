@@ -13,6 +13,7 @@ import trainer
 from tests.faults.services import cmdline
 from trainer.callbacks import Callback
 from trainer.config import parse_spec
+from trainer.parallel.ray_train import fit_parallel
 from trainer.run.directory import read_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -37,11 +38,12 @@ def curve(run: Path) -> list[dict[str, float]]:
 
 
 class KillOneWorker(Callback):
-    """Ends one of the training processes, as an out-of-memory killer would, after the third epoch."""
+    """Ends one of the training processes, as an out-of-memory killer would, after the third epoch; there they wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, let_go: Path) -> None:
         self.killed: list[int] = []
         self.starts = 0
+        self._let_go = let_go
 
     def on_start(self, run):
         self.starts += 1
@@ -53,6 +55,7 @@ class KillOneWorker(Callback):
             assert len(workers) == 2
             workers[0].kill()
             self.killed.append(workers[0].pid)
+            self._let_go.touch()
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +71,10 @@ def test_two_workers_give_the_curve_and_embeddings_of_one_with_the_doubled_batch
     assert together.metrics["eval"]["probe"] is not None
 
 
-def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint_and_finishes(tmp_path, alone):
-    killer = KillOneWorker()
+def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint_and_finishes(tmp_path, alone, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setitem(fit_parallel.__kwdefaults__, "train", "standins:held_after_three")
+    killer = KillOneWorker(tmp_path / "run.let-go")
     result = trainer.fit(spec(2, 40, checkpoint_every=1), tmp_path / "run", callbacks=[killer])
     assert killer.killed
     assert killer.starts == 2

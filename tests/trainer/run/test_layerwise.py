@@ -227,13 +227,13 @@ def test_a_finished_target_with_its_record_is_not_computed_again(tmp_path):
 
 
 CHILD = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 from trainer.graph import Graph
 from test_layerwise import make_encoder
 from trainer.run.layerwise import embed_layerwise, model_digest
 
-folder, log, features, hidden, dim, buffer_mb, pause = sys.argv[1:]
+folder, log, features, hidden, dim, buffer_mb, share = sys.argv[1:]
 graph = Graph.open(Path(folder) / "graph")
 encoder = make_encoder(int(features), int(hidden), int(dim), 2)
 
@@ -244,8 +244,10 @@ def memory(field):
 def progress(done, total):
     with open(log, "a") as file:
         file.write(f"{done} {total}\\n")
-    time.sleep(float(pause))
+    while done >= float(share) * total and os.getppid() == parent:  # until it is killed, or the tests are over
+        time.sleep(0.05)
 
+parent = os.getppid()
 before = memory("VmRSS")
 embed_layerwise(encoder, graph, Path(folder) / "v.npy", model_digest=model_digest(encoder), buffer_mb=int(buffer_mb),
                 progress=progress)
@@ -253,8 +255,11 @@ print(json.dumps({"growth_mb": memory("VmHWM") - before}))
 """
 
 
+NEVER = 2.0  # a share of the work that is not reached
+
+
 def start(folder: Path, log: Path, *arguments: object) -> subprocess.Popen:
-    """A process of its own that exports folder/graph to folder/v.npy."""
+    """A process of its own that exports folder/graph to folder/v.npy, and comes to a halt at a share of the work."""
     command = [sys.executable, "-c", CHILD, str(folder), str(log), *map(str, arguments)]
     here = Path(__file__)
     environment = {"PYTHONPATH": f"{here.parents[3]}:{here.parent}", "OMP_NUM_THREADS": "1"}
@@ -272,20 +277,20 @@ def test_killed_again_and_again_it_goes_on_and_gives_the_same_bytes(tmp_path):
     graph = ragged_graph(4001, 60, weighted=True)
     graph.save(tmp_path / "graph")
     logs = [tmp_path / f"{name}.log" for name in ("first", "second", "third", "last")]
-    arguments = (60, 40, 30, 1, 0.005)  # features, hidden, dim, buffer, pause after each piece
+    arguments = (60, 40, 30, 1)  # features, hidden, dim, buffer
     encoder = make_encoder(60, 40, 30, 2)
     total = 4001 * 3
     for log, share in zip(logs[:-1], (0.1, 0.45, 0.9), strict=True):  # of the work: one kill in each sweep
-        process = start(tmp_path, log, *arguments)
+        process = start(tmp_path, log, *arguments, share)
         deadline = time.monotonic() + 120
         while not any(done >= share * total for done, _ in pieces_of(log)):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline, "the export did not get that far"
-            time.sleep(0.002)
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert not (tmp_path / "v.npy").exists()
-    process = start(tmp_path, logs[-1], *arguments)
+    process = start(tmp_path, logs[-1], *arguments, NEVER)
     assert process.wait() == 0, process.stderr.read()
 
     calls: list[tuple[int, int]] = []
@@ -306,7 +311,7 @@ def test_memory_stays_far_below_a_mapped_feature_table(tmp_path, hidden, dim):
     x = draws.random((n, features), np.float32)
     Graph.from_edges(draws.integers(0, n, (2, 4 * n)), x, directed=True).save(tmp_path / "graph")
     assert x.nbytes > 290 << 20
-    process = start(tmp_path, tmp_path / "log", features, hidden, dim, 32, 0)
+    process = start(tmp_path, tmp_path / "log", features, hidden, dim, 32, NEVER)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert json.loads(output)["growth_mb"] < 100
