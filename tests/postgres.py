@@ -65,13 +65,14 @@ class PostgreSQL:
             self.process = subprocess.Popen(
                 [*self._as_user, *command, *options], stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while True:
             try:
-                psycopg.connect(self.url(), connect_timeout=2).close()
+                psycopg.connect(self.url(), connect_timeout=10).close()
                 return
             except psycopg.OperationalError:
-                assert time.monotonic() < end, (self.folder / "log.txt").read_text()
+                ended = self.process.poll() is not None
+                assert not ended and time.monotonic() < end, (self.folder / "log.txt").read_text()
                 time.sleep(0.1)
 
     def kill(self) -> None:

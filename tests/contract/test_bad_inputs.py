@@ -71,7 +71,7 @@ def test_bad_input_is_refused_with_the_field_to_blame(live: Live, connection: HT
 def test_what_is_no_http_is_refused_before_it_reaches_us(live: Live, text: bytes) -> None:
     """The server under the app refuses it, or hangs up."""
     place, before = httpx.URL(live.url), everything(live)
-    with socket.create_connection((place.host, place.port), timeout=30) as connection:
+    with socket.create_connection((place.host, place.port), timeout=120) as connection:
         with contextlib.suppress(OSError):  # it may hang up before all is sent
             connection.sendall(text)
             connection.shutdown(socket.SHUT_WR)

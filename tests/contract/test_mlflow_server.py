@@ -84,7 +84,7 @@ class Container:
         if host is not None:
             request.add_header("Host", host)
         try:
-            return int(urllib.request.urlopen(request, timeout=20).status)
+            return int(urllib.request.urlopen(request, timeout=60).status)
         except urllib.error.HTTPError as error:
             return error.code
 

@@ -44,12 +44,12 @@ class Service:
                 env={"OMP_NUM_THREADS": "1"} | os.environ | self.settings.environment(), start_new_session=True,
             )  # fmt: skip
 
-    def wait_until_ready(self, seconds: float = 90.0) -> None:
+    def wait_until_ready(self, seconds: float = 120.0) -> None:
         wait_for(lambda: self.answers("/readyz"), seconds, self.last_words)
 
     def answers(self, path: str) -> bool:
         try:
-            return httpx.get(self.url + path, timeout=5).status_code == 200
+            return httpx.get(self.url + path, timeout=30).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -84,9 +84,9 @@ class Service:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-        wait_for(lambda: not self.parts("service.dispatch") and not self.answers("/livez"), 20)
+        wait_for(lambda: not self.parts("service.dispatch") and not self.answers("/livez"), 120)
 
-    def stop(self, seconds: float = 60.0) -> int:
+    def stop(self, seconds: float = 120.0) -> int:
         """The gentle way; returns the exit code."""
         assert self.process is not None
         if self.process.poll() is None:

@@ -29,14 +29,14 @@ def test_sleeping_dispatcher_loses_its_jobs_but_not_their_processes(tmp_path):
         api.wait_until_ready()
         with api.client() as client:
             ids = [client.submit(document).id for _ in range(JOBS)]
-            wait_for(lambda: len(first.trainers()) == JOBS, 60, first.last_words)
+            wait_for(lambda: len(first.trainers()) == JOBS, 120, first.last_words)
             second.start()
             store = open_store(api.settings)
             try:
                 wait_for(lambda: len(store.dispatchers.alive(60)) == 2, 120, second.last_words)
                 (sleeper,) = first.parts("service.dispatch")
                 sleeper.send_signal(signal.SIGSTOP)
-                wait_for(lambda: takers(store, ids) and str(sleeper.pid) not in takers(store, ids), 60)
+                wait_for(lambda: takers(store, ids) and str(sleeper.pid) not in takers(store, ids), 120)
                 sleeper.send_signal(signal.SIGCONT)
                 once = at_most_one_trainer_each(api, lambda: ended(store, ids))
                 assert once

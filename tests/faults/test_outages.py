@@ -63,7 +63,7 @@ def test_database_gone_for_twenty_seconds_loses_nothing(tmp_path):
             seen: list[Event] = []
             watcher = threading.Thread(target=lambda: seen.extend(watch(service.client(), ids[0])))
             watcher.start()
-            wait_for(lambda: all(epoch_of(client, job_id) for job_id in ids), 90, service.last_words)
+            wait_for(lambda: all(epoch_of(client, job_id) for job_id in ids), 120, service.last_words)
             server.kill()
             answers = outage(service)
             server.start()
@@ -72,7 +72,7 @@ def test_database_gone_for_twenty_seconds_loses_nothing(tmp_path):
             assert wait_all(client, ids, 300) == dict.fromkeys(ids, "succeeded")
             late = client.submit(small_spec()).id  # and it takes new ones
             assert wait_all(client, [late], 120) == {late: "succeeded"}
-            watcher.join(30)
+            watcher.join(120)
             store = open_store(service.settings)
             for job_id in ids:
                 events = all_events(store, job_id)
@@ -161,7 +161,7 @@ def test_service_stopped_and_started_goes_on_with_the_same_curve(tmp_path):
         service.wait_until_ready()
         client = service.client()
         job = client.submit(document)
-        wait_for(lambda: epoch_of(client, job.id) > 20, 90, service.last_words)
+        wait_for(lambda: epoch_of(client, job.id) > 20, 120, service.last_words)
         assert service.stop() == 0
         assert not service.trainers()
         assert not service.keepers()

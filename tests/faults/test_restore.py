@@ -43,7 +43,7 @@ def test_a_service_that_lost_everything_goes_on_from_its_backup(tmp_path):
                 with pytest.raises(ApiError):  # it was submitted after the backup
                     client.job(after)
                 assert client.wait(running, timeout=240).state == "succeeded"
-                client.vectors.wait(running, timeout=60)
+                client.vectors.wait(running, timeout=120)
             store = open_store(service.settings)
             events = all_events(store, running)
             check_history(events, "succeeded")
@@ -64,7 +64,7 @@ def work(service: Service, folder: Path) -> tuple[str, str, bytes, str]:
         dataset = client.push_dataset("mine", nodes=folder / "nodes.csv", edges=folder / "edges.csv")
         finished = client.submit(small_spec(0, epochs=3, run={"track": False})).id
         client.wait(finished, timeout=120)
-        client.vectors.wait(finished, timeout=60)
+        client.vectors.wait(finished, timeout=120)
         client.vectors.set_alias("production", finished)
         client.vectors.download("production", folder / "before.npy")
         running = client.submit(LONG).id
@@ -80,7 +80,7 @@ def lose_everything(service: Service, place: Place) -> str:
     service.kill()
     for process in (*service.keepers(), *service.trainers()):
         kill(process)
-    wait_for(lambda: not service.keepers() and not service.trainers(), 30)
+    wait_for(lambda: not service.keepers() and not service.trainers(), 120)
     service.log = place.folder / "serve.txt"  # not in the home: that must be empty
     place.wipe()
     assert not os.listdir(place.home)

@@ -22,7 +22,7 @@ def test_two_hundred_watchers_see_every_event_once_though_the_api_dies(tmp_path)
     service = Service(tmp_path / "home", role="api")
     service.start()
     try:
-        wait_for(lambda: service.answers("/livez"), 60, service.last_words)
+        wait_for(lambda: service.answers("/livez"), 120, service.last_words)
         store = open_store(service.settings)
         spec = TrainSpec().model_dump(mode="json")
         job, _ = store.jobs.submit(NewJob("train", spec, "hash", "digits"))

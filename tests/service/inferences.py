@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -63,12 +65,23 @@ def run(settings: Settings, steps, *, encoder: EncoderProcess | None = None, **o
     async def whole():
         inference = Inference(settings, **options)
         try:
-            return await asyncio.wait_for(steps(inference), 120)
+            return await asyncio.wait_for(steps(inference), 240)
         finally:
             await inference.close()
 
     with asyncio.Runner(loop_factory=None if encoder is None else uvloop.new_event_loop) as runner:
         return runner.run(whole())
+
+
+@contextmanager
+def answered_within(inference: Inference, seconds: float) -> Iterator[None]:
+    """So long may an answer take meanwhile."""
+    before = inference._settings
+    inference._settings = before.model_copy(update={"inference_seconds": seconds})
+    try:
+        yield
+    finally:
+        inference._settings = before
 
 
 # A child that answers what it is told to: its pid, after a while, not at all, or by dying.

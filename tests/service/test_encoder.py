@@ -21,6 +21,7 @@ from tests.service.api.server import serving
 from tests.service.api.vectors.shelf import put_job
 from tests.service.inferences import FAKE, SPEC, VERSION, ask, own_edges, publish, raw_graph, run
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, keeps_alive, until
+from tests.trainer.mlflow_server import free_port
 from trainer.errors import Infrastructure, InvalidInput
 
 
@@ -67,7 +68,7 @@ def test_answers_are_those_of_a_child_bit_for_bit(home, version, tmp_path, monke
 
 
 def test_an_encoder_that_was_killed_is_asked_again_when_it_is_back(tmp_path):
-    first = EncoderProcess(tmp_path, worker=FAKE)
+    first = EncoderProcess(tmp_path, worker=FAKE, port=free_port())
 
     async def steps(inference: Inference) -> None:
         before = await ask(inference, n=1)
@@ -86,7 +87,7 @@ def test_an_encoder_that_was_killed_is_asked_again_when_it_is_back(tmp_path):
 
 
 def test_an_encoder_killed_in_the_middle_of_a_request_costs_that_request(tmp_path):
-    first = EncoderProcess(tmp_path, worker=FAKE)
+    first = EncoderProcess(tmp_path, worker=FAKE, port=free_port())
 
     async def steps(inference: Inference) -> None:
         await ask(inference)
@@ -141,7 +142,7 @@ def stranger(request) -> Iterator[str]:
             with connection:
                 connection.recv(1)
                 if request.param is None:
-                    connection.settimeout(30)
+                    connection.settimeout(120)
                     while connection.recv(1 << 16):
                         pass
                 connection.sendall(request.param or b"")
@@ -149,7 +150,7 @@ def stranger(request) -> Iterator[str]:
         thread = threading.Thread(target=attend)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "it was left"
 
 
@@ -181,7 +182,7 @@ def test_the_api_answers_through_an_encoder_and_503_while_it_is_away(home, versi
     body = {"nodes": [{"features": x[3].tolist(), "edges": [1, 2]}]}
     labels = np.load(version / "labels.npy")
     known = {"ids": list(range(0, 200, 2)), "labels": labels[::2].tolist(), "predict": [1, 3]}
-    first = EncoderProcess(home)
+    first = EncoderProcess(home, port=free_port())
     settings = Settings(
         home=home, poll_seconds=0.02, rate_burst=10**6, encoder_address=first.address, encoder_token=TOKEN
     )
@@ -192,7 +193,7 @@ def test_the_api_answers_through_an_encoder_and_503_while_it_is_away(home, versi
         live.store.embeddings.finish(VERSION, row.job_id, about=about_version(read_info(version)))
 
         def post(what: str, document: dict[str, Any]) -> Any:
-            return live.http.post(f"/v1/embeddings/{VERSION}/{what}", json=document, timeout=60)
+            return live.http.post(f"/v1/embeddings/{VERSION}/{what}", json=document, timeout=120)
 
         found = post("embed", body)
         assert found.status_code == 200, found.text

@@ -113,7 +113,7 @@ def test_a_replica_that_dies_under_load_costs_no_request_but_those_it_had_in_han
     assert len(load.failed_reads) <= READERS, load.failed_reads
     assert len(load.failed_writes) <= 2 * WRITERS, load.failed_writes
     for moment, what in (*load.failed_reads, *load.failed_writes):
-        assert abs(moment - killed) < 30, what
+        assert abs(moment - killed) < 60, what
     made, told = pair.jobs(), load.writes
     assert told <= made <= told + len(load.failed_writes)
 
@@ -126,7 +126,7 @@ def test_without_any_replica_a_request_waits_and_is_answered_by_the_one_that_com
     asking = threading.Thread(target=lambda: found.append(pair.get("/v1/jobs").status_code))
     asking.start()
     pair.start(ADDRESSES[1], ready=False)
-    asking.join(30)
+    asking.join(120)
     assert found in ([200], [502], [503])  # on a slow machine it may take longer to start than a request waits
     pair.wait_for(ADDRESSES[1])
     wait(lambda: pair.get("/v1/jobs").status_code == 200, "the one that came is used")
@@ -136,7 +136,7 @@ def test_without_any_replica_a_request_waits_and_is_answered_by_the_one_that_com
 def test_events_pass_as_they_happen(pair):
     store = open_store(pair.settings)
     job, _ = store.jobs.submit(NewJob("train", SPEC, "hash", "digits"))
-    with pair.client.stream("GET", f"{pair.url}/v1/jobs/{job.id}/events", timeout=20) as stream:
+    with pair.client.stream("GET", f"{pair.url}/v1/jobs/{job.id}/events", timeout=120) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.iter_lines()
         assert '"queued"' in next(line for line in lines if line.startswith("data:"))
@@ -162,7 +162,7 @@ def test_a_large_upload_passes_unchanged_and_is_not_held_in_memory(pair):
     watching.start()
     try:
         answer = pair.client.post(
-            f"{pair.url}/v1/datasets", data={"name": "large"}, files={"npz": ("graph.npz", data)}, timeout=60
+            f"{pair.url}/v1/datasets", data={"name": "large"}, files={"npz": ("graph.npz", data)}, timeout=120
         )
     finally:
         stop.set()
@@ -174,7 +174,7 @@ def test_a_large_upload_passes_unchanged_and_is_not_held_in_memory(pair):
 
 
 def test_clear_text_is_sent_to_the_encrypted_port(pair):
-    answer = httpx.get(f"http://localhost:{pair.http_port}/livez", follow_redirects=False)
+    answer = httpx.get(f"http://localhost:{pair.http_port}/livez", follow_redirects=False, timeout=90)
     assert answer.status_code == 308
     assert answer.headers["location"].startswith("https://localhost")
     assert "server" not in pair.get("/livez").headers
@@ -196,7 +196,7 @@ class Pair:
         self.url = f"https://localhost:{self.https_port}"
         root = self.folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         wait(root.exists, "the gateway has made its certificates")
-        self.client = httpx.Client(verify=ssl.create_default_context(cafile=str(root)), timeout=30)
+        self.client = httpx.Client(verify=ssl.create_default_context(cafile=str(root)), timeout=90)
 
     def _start_caddy(self) -> subprocess.Popen[bytes]:
         environment = {
@@ -233,7 +233,7 @@ class Pair:
 
     def _direct(self, address: str, path: str) -> str | None:
         try:
-            return httpx.get(f"http://{address}:{self.settings.port}{path}", timeout=5).text
+            return httpx.get(f"http://{address}:{self.settings.port}{path}", timeout=30).text
         except httpx.HTTPError:
             return None
 
@@ -304,7 +304,7 @@ def ended_load(pair: Pair) -> Iterator[Load]:
 
     def client(method: str, failed: list[tuple[float, str]], good: int) -> None:
         root = pair.folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
-        with httpx.Client(verify=ssl.create_default_context(cafile=str(root)), timeout=30) as own:
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(root)), timeout=90) as own:
             while not stop.is_set():
                 body = {"json": SPEC} if method == "POST" else {}
                 try:
@@ -369,7 +369,7 @@ def answer_to(query: bytes) -> bytes:
     return head + query[12 : end + 4] + records
 
 
-def wait(condition: Any, what: str, seconds: float = 60.0) -> None:
+def wait(condition: Any, what: str, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(httpx.HTTPError):

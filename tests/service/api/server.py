@@ -68,7 +68,7 @@ class Live:
 @contextmanager
 def serving(settings: Settings, *, limit: int | None = None) -> Iterator[Live]:
     """Start a server in a thread; it listens when this begins and has ended when this ends. `limit`: of connections."""
-    with socket.socket() as listener, httpx.Client(timeout=60) as http:
+    with socket.socket() as listener, httpx.Client(timeout=120) as http:
         listener.bind(("127.0.0.1", 0))
         app = create_app(settings)
         config = uvicorn.Config(
@@ -91,5 +91,5 @@ def serving(settings: Settings, *, limit: int | None = None) -> Iterator[Live]:
         finally:
             http.close()
             server.should_exit = True
-            thread.join(60)
+            thread.join(120)
             assert not thread.is_alive()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from service.api.events import feed
 from service.store.records import Claim, Event, NewEvent
 from tests.service.api.server import Live
 from tests.service.api.test_problems import checked, database_away
+from tests.trainer.mlflow_server import free_port
 
 Seen = tuple[int, str, dict[str, Any]]
 
@@ -68,7 +68,7 @@ def numbers(seen: list[Seen]) -> list[int]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)
@@ -235,9 +235,7 @@ def test_types_and_data_cannot_break_the_format(live: Live) -> None:
 
 
 def test_server_that_is_told_to_stop_does_not_wait_for_streams(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {"NML_HOME": str(tmp_path), "NML_POLL_SECONDS": "0.05"}
     command = [sys.executable, "-m", "uvicorn", "--factory", "service.app:from_environment", "--port", str(port)]
     process = subprocess.Popen([*command, "--log-level", "warning"], env=environment)

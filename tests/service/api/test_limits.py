@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from service.api import security
 from service.api.edge import limits
 from service.api.edge.limits import Buckets
 from tests.service.api.server import SMALL, Live
@@ -32,7 +35,8 @@ def test_buckets_forget_who_was_silent_longest() -> None:
     assert len(buckets._levels) == limits._REMEMBERED
 
 
-def test_too_many_requests(serve: Callable[..., Live]) -> None:
+def test_too_many_requests(serve: Callable[..., Live], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "KEPT_SECONDS", 3_600.0)
     live = serve(rate_per_second=0.001, rate_burst=5, require_key=True)
     headers = [{"Authorization": f"Bearer {live.store.keys.create('test', ['read'])[1]}"} for _ in range(2)]
     for _ in range(4):  # by address until the keys are known

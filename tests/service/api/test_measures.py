@@ -267,7 +267,7 @@ def test_every_scrape_of_two_processes_behind_one_socket_shows_all_requests(runn
         return sum(one.value for one in family.samples if one.name == SERIES[0] and one.labels["route"] == "/v1/jobs")
 
     def wait(condition) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -281,8 +281,8 @@ def test_every_scrape_of_two_processes_behind_one_socket_shows_all_requests(runn
         assert number < 5_000
     assert scrapes(SERIES) == {number}
 
-    job = httpx.post(f"{url}/v1/jobs", json=SMALL).json()["id"]
-    with httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as http:
+    job = httpx.post(f"{url}/v1/jobs", json=SMALL, timeout=120).json()["id"]
+    with httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0)) as http:
         streams = [http.send(http.build_request("GET", f"{url}/v1/jobs/{job}/events"), stream=True) for _ in range(5)]
         readers = [stream.iter_raw() for stream in streams]  # one that is dropped ends its stream
         assert all(next(reader) for reader in readers)
@@ -304,5 +304,5 @@ def test_every_scrape_of_two_processes_behind_one_socket_shows_all_requests(runn
         assert more < 5_000
     assert scrapes(SERIES) == {number + 20 + more}
     running.process.terminate()
-    running.process.wait(60)
+    running.process.wait(120)
     assert not folder.exists()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 
 import pytest
 
 from service.api.edge import protocol
+from service.api.edge.protocol import BoundedHttp
 from service.serve_api import raise_file_limit
 from service.settings import Settings
 from tests.service.api.server import Live, serving
@@ -27,7 +31,7 @@ def connect(shared: Live) -> Iterator[Callable[[], socket.socket]]:
 def connection(live: Live) -> socket.socket:
     port = live.http.base_url.port
     assert port is not None
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=120)
 
 
 def to_the_end(link: socket.socket) -> bytes:
@@ -100,27 +104,69 @@ def test_a_large_body_is_no_head(shared: Live) -> None:
     assert shared.http.post("/v1/jobs", content=pieces).status_code in (415, 422)
 
 
-@pytest.mark.parametrize(
-    "begun, answer", [(b"", b""), (HEAD, b"HTTP/1.1 408"), (b"\r\n", b""), (b"GE", b"HTTP/1.1 408")]
-)
-def test_a_head_must_come_in_time(
-    connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch, begun: bytes, answer: bytes
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> list[BoundedHttp]:
+    """The server's side of each connection, the newest last; how long a head takes is for `let_time_pass` to say."""
+    found: list[BoundedHttp] = []
+    genuine = BoundedHttp.connection_made
+
+    def noted(side: BoundedHttp, transport: asyncio.Transport) -> None:
+        found.append(side)
+        genuine(side, transport)
+
+    monkeypatch.setattr(BoundedHttp, "connection_made", noted)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 3_600.0)
+    return found
+
+
+def let_time_pass(sides: list[BoundedHttp], connections: int, begun: bytes) -> None:
+    """Once the newest side has read what was begun and answered what was before: its timer ends, if there is one."""
+    until = time.monotonic() + 120
+    while not (len(sides) == connections and sides[-1]._bare == len(begun) and sides[-1]._is_idle()):
+        assert time.monotonic() < until, "it was never read"
+        time.sleep(0.01)
+    side, ended = sides[-1], Future[bool]()
+
+    def end() -> None:  # in the server's loop, between two of its steps
+        timed = side._head_timer is not None
+        if timed:
+            side._head_timer.cancel()
+            side._head_is_late()
+        ended.set_result(timed)
+
+    side.loop.call_soon_threadsafe(end)
+    assert ended.result(120), "it would be waited for without end"
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n"])
+def test_who_begins_no_request_is_left_in_time(
+    connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
     link = connect()
     link.sendall(begun)
-    assert to_the_end(link).startswith(answer)
+    assert to_the_end(link) == b""
+
+
+@pytest.mark.parametrize("begun", [HEAD, b"GE"])
+def test_a_head_must_come_in_time(
+    connect: Callable[[], socket.socket], sides: list[BoundedHttp], begun: bytes
+) -> None:
+    link = connect()
+    link.sendall(begun)
+    let_time_pass(sides, 1, begun)
+    assert to_the_end(link).startswith(b"HTTP/1.1 408")
 
 
 def test_the_second_head_of_a_connection_must_come_in_time_too(
-    connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], socket.socket], sides: list[BoundedHttp]
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
-    for begun in (HEAD, b"\r\n"):
+    for number, begun in enumerate((HEAD, b"\r\n"), 1):
         link = connect()
         link.sendall(HEAD + b"\r\n")
         assert link.recv(65_536).startswith(b"HTTP/1.1 200 OK")
         link.sendall(begun)
+        let_time_pass(sides, number, begun)
         assert (b"408 Request Timeout" in to_the_end(link)) == (begun == HEAD)
 
 

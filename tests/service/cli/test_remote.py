@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from tests.service.api.server import Live, serving
 from tests.service.cli.commands import NML, nml, start_nml
 from tests.service.datasets.test_resolve import add
 from tests.service.terminal import shown_on_terminal
+from tests.trainer.mlflow_server import free_port
 
 TINY = ["--dataset", "synthetic", "--set", "data.synthetic.nodes=60", "--set", "optimiser.epochs=3"]
 START = NewEvent("start", {"spec_hash": "0" * 64, "nodes": 60, "edges": 300, "tags": {}}, epoch=0)
@@ -60,7 +60,7 @@ def run_when_watched(live: Live, job_id: str, then: Callable[[Any], None] | None
 
 
 def until_watched(live: Live) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not live.app.state.feed.watchers:
         assert time.monotonic() < until, "nobody watches"
         time.sleep(0.02)
@@ -116,8 +116,7 @@ def test_mistakes_get_a_sentence_and_the_right_exit_code(live: Live, arguments, 
 
 
 def test_a_service_that_is_not_there_is_named_with_the_remedy():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     told = nml("jobs", "--url", url, code=5).stderr
     assert url in told
     assert "nml serve" in told
@@ -219,7 +218,7 @@ def test_interrupted_watching_leaves_the_job_alone(live: Live):
     process = start_nml("watch", job_id)
     until_watched(live)
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=30)[1]
+    told = process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert f"Job {job_id} goes on" in told
     assert f"nml cancel {job_id}" in told
@@ -233,7 +232,7 @@ def test_submit_and_watch_in_one(live: Live):
     assert process.stdout is not None
     job_id = process.stdout.readline().strip()
     working = run_when_watched(live, job_id)
-    out, told = process.communicate(timeout=60)
+    out, told = process.communicate(timeout=120)
     working.join()
     assert process.returncode == 0, told
     assert "epoch 3/3" in told
@@ -284,7 +283,7 @@ def test_cancel_and_logs(live: Live):
     assert [process.stdout.readline() for _ in range(2)] == ["two\n", "three\n"]
     assert "cancelling" in nml("cancel", job_id).stderr
     live.finish(job, "cancelled")
-    assert process.communicate(timeout=30)[0] == ""
+    assert process.communicate(timeout=120)[0] == ""
     assert process.returncode == 0
 
 

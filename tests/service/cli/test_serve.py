@@ -33,7 +33,7 @@ def served(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=90)
+        process.communicate(timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_beyond_loopback_a_missing_key_is_pointed_out_and_wanted(tmp_path: Path)
         with Client(url, key) as client:
             assert list(client.jobs()) == []
         process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=60)[1]
+        told = process.communicate(timeout=120)[1]
         assert process.returncode == 0
     assert "nml keys create NAME" in told
     assert users_of(home) == []
     with served(home, "--host", "0.0.0.0", "--port", str(port), "--role", "api") as (process, _):
         process.send_signal(signal.SIGTERM)
-        assert "nml keys create" not in process.communicate(timeout=60)[1]
+        assert "nml keys create" not in process.communicate(timeout=120)[1]
 
 
 @pytest.mark.slow
@@ -125,5 +125,5 @@ def test_a_graph_is_pushed_trained_on_and_fetched(tmp_path: Path, monkeypatch):
             client.delete_dataset(ref[0])
             assert ref[0] not in {found.ref for found in client.datasets()}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(90) == 0
+        assert process.wait(120) == 0
     assert users_of(home) == []

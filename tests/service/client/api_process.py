@@ -36,7 +36,7 @@ class ApiProcess:
         while True:
             assert self.process.poll() is None, "the API ended"
             try:
-                if httpx.get(f"{self.url}/livez", trust_env=False).is_success:
+                if httpx.get(f"{self.url}/livez", timeout=60, trust_env=False).is_success:
                     return
             except httpx.TransportError:
                 time.sleep(0.05)

@@ -32,7 +32,7 @@ def proxy(live: Live) -> Iterator[Proxy]:
 def through(proxy: Proxy, *, budgets: Sequence[int] = (), every: int | None = None) -> Client:
     """A client that sees the server only through the proxy, by connections of its own."""
     proxy.budgets, proxy.every = list(budgets), every
-    return Client(proxy.url, key="", patience=20)
+    return Client(proxy.url, key="", patience=120)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -85,8 +85,8 @@ def test_a_download_goes_on_where_it_was_cut(live: Live, client: Client, proxy: 
 
 
 def test_a_service_that_asks_for_patience_gets_it(tmp_path: Path):
-    settings = Settings(home=tmp_path / "home", rate_per_second=4, rate_burst=2)
-    with serving(settings) as slow, Client(slow.url, key="", patience=20) as client:
+    settings = Settings(home=tmp_path / "home", rate_per_second=1, rate_burst=2)
+    with serving(settings) as slow, Client(slow.url, key="", patience=120) as client:
         assert len({client.submit(SMALL).id for _ in range(4)}) == 4
         with Client(slow.url, key="", patience=0) as hasty, pytest.raises(ApiError) as error:
             _ = [list(hasty.jobs()) for _ in range(10)]
@@ -97,7 +97,7 @@ def test_a_service_that_asks_for_patience_gets_it(tmp_path: Path):
 @pytest.mark.slow
 def test_watching_and_submitting_survive_a_killed_api(tmp_path: Path):
     settings = Settings(home=tmp_path / "home", port=free_port(), poll_seconds=0.02, memory_limit="8GB")
-    with api_process(settings) as api, Client(api.url, key="", patience=60) as client:
+    with api_process(settings) as api, Client(api.url, key="", patience=120) as client:
         job = client.submit(SMALL)
         store = open_store(settings)
         claimed = store.claims.claim("test", kinds=("train",), lease_seconds=600)
@@ -112,7 +112,7 @@ def test_watching_and_submitting_survive_a_killed_api(tmp_path: Path):
 
         with ThreadPoolExecutor(2) as pool:
             watching = pool.submit(watch)
-            assert started.wait(20)
+            assert started.wait(120)
             for round_ in range(3):
                 told = [NewEvent("epoch", {"metrics": {}}, epoch=3 * round_ + at) for at in (1, 2, 3)]
                 store.claims.record(Claim.on(claimed), told)
@@ -121,9 +121,9 @@ def test_watching_and_submitting_survive_a_killed_api(tmp_path: Path):
                     submitting = pool.submit(client.submit, SMALL)  # while nobody answers
                     time.sleep(0.3)
                     api.start()
-                    assert submitting.result(60).state == "queued"
+                    assert submitting.result(120).state == "queued"
             store.claims.finish(Claim.on(claimed), "succeeded")
-            watching.result(60)
+            watching.result(120)
         assert seen == list(range(1, 13))
         assert len(store.jobs.list(kind="train")[0]) == 3
         store.close()

@@ -29,7 +29,7 @@ DISPATCHER = Path(standin_trainer.__file__).with_name("dispatcher_process.py")
 ROOT = Path(__file__).resolve().parents[3]
 QUICK: dict[str, Any] = {
     "lease_seconds": 3.0, "poll_seconds": 0.05, "retry_seconds": 0.05, "retry_seconds_max": 0.5,
-    "stop_grace_seconds": 5.0, "concurrency": 4, "memory_limit": "8GB", "min_free_bytes": 0,
+    "stop_grace_seconds": 60.0, "concurrency": 4, "memory_limit": "8GB", "min_free_bytes": 0,
 }  # fmt: skip
 
 
@@ -41,6 +41,12 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     for process in processes_of(made.home):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """A file that is not there yet: `until` of the stand-in, which a test touches to let a run go on."""
+    return tmp_path / "go"
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def dispatching(settings: Settings, store: Store, orders: Orders) -> Iterator[Ca
     for stop, _ in stops:
         stop.set()
     for _, thread in stops:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -110,15 +116,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def submit(store: Store, *, epochs: int = 10, seed: int = 0, job: dict[str, Any] | None = None, **standin: Any) -> Job:
+def submit(
+    store: Store, *, epochs: int = 10, seed: int = 0, job: dict[str, Any] | None = None, until: Path | None = None,
+    **standin: Any,
+) -> Job:  # fmt: skip
     """Queue a run of the stand-in; `job` holds fields of NewJob."""
-    spec = {"optimiser": {"epochs": epochs}, "run": {"seed": seed}, "standin": standin}
+    held = {} if until is None else {"until": str(until)}
+    spec = {"optimiser": {"epochs": epochs}, "run": {"seed": seed}, "standin": standin | held}
     new = NewJob(**{"kind": "train", "spec": spec, "spec_hash": "x", "dataset": "digits", **(job or {})})
     return store.jobs.submit(new)[0]
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Look until the condition holds, and return what it gave."""
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """Look until the condition holds, and return what it gave. The seconds guard against hanging, nothing else."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
@@ -126,14 +136,16 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     return found
 
 
-def ended(store: Store, job_id: str, seconds: float = 60.0) -> Job:
+def ended(store: Store, job_id: str, seconds: float = 120.0) -> Job:
     """The job once it has ended."""
     return until(lambda: (job := store.jobs.get(job_id)) is not None and job.state in TERMINAL and job, seconds)
 
 
-def running(store: Store, job_id: str, epochs: int = 1) -> Job:
+def running(store: Store, job_id: str, epochs: int = 1, seconds: float = 120.0) -> Job:
     """The job once it has told so many epochs."""
-    return until(lambda: (job := store.jobs.get(job_id)) and (job.progress.get("epoch") or 0) >= epochs and job)
+    return until(
+        lambda: (job := store.jobs.get(job_id)) and (job.progress.get("epoch") or 0) >= epochs and job, seconds
+    )
 
 
 def events_of(store: Store, job_id: str) -> list[Event]:

@@ -8,6 +8,7 @@ The spec is any document with {"optimiser": {"epochs": 20}, "run": {"seed": 0}}.
     seconds           that an epoch takes                         checkpoint_every   epochs between checkpoints
     exit, message     fail with this code ...                     signal             or by this signal to itself ...
     at                ... after this epoch                        attempts           ... in so many first attempts only
+    until             wait there until this file exists, or we are asked to end
     deaf              ignore SIGTERM                              family             leave processes behind
     print             bytes to write to stdout at every epoch     eat                megabytes of memory to take
     tracked           write tracking.json as the tracker does     fill               disk: write until there is no room
@@ -142,6 +143,9 @@ class Run:
             code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
             subprocess.Popen([sys.executable, "-c", code])
             subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+        if how.get("until"):
+            while not (self.asked or Path(how["until"]).exists()):
+                time.sleep(0.01)
         if how.get("eat"):
             self.eaten = bytearray(how["eat"] * 1_000_000)
         if how.get("fill"):

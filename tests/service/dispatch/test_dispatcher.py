@@ -30,22 +30,33 @@ def test_many_jobs_each_succeed_once_with_their_own_curve(dispatching, store):
         assert done.metrics["loss"] == losses(seed, 15)[-1]
 
 
-def test_no_more_run_at_a_time_than_there_are_slots(dispatching, store, settings):
-    jobs = [submit(store, epochs=6, seconds=0.05) for _ in range(6)]
+def most_at_a_time(store, jobs):
+    """How many ran together at most, by when each was claimed and when its end was recorded."""
+    done = [ended(store, job.id) for job in jobs]
+    assert [job.state for job in done] == ["succeeded"] * len(jobs)
+    return max(sum(one.started <= job.started < one.ended for one in done) for job in done)
+
+
+def held_at(store, jobs, epoch):
+    """Those that have come to this epoch, where they wait."""
+    (found, _) = store.jobs.list(kind="train", states=["running"])
+    return {job.id for job in jobs} & {job.id for job in found if job.progress.get("epoch") == epoch}
+
+
+def test_no_more_run_at_a_time_than_there_are_slots(dispatching, store, settings, go):
+    jobs = [submit(store, epochs=6, seconds=0.05, until=go) for _ in range(6)]
     dispatching(settings=settings.model_copy(update={"concurrency": 2}))
-    most = 0
-    while any(store.jobs.get(job.id).state in ("queued", "running") for job in jobs):
-        found = [job for job in jobs if store.jobs.get(job.id).state == "running"]
-        most = max(most, len(found))
-    assert most == 2
+    until(lambda: len(held_at(store, jobs, 2)) == 2)  # all that there is room for
+    go.touch()
+    assert most_at_a_time(store, jobs) == 2
 
 
-def test_no_more_run_at_a_time_than_memory_allows(dispatching, store):
-    jobs = [submit(store, epochs=6, seconds=0.05, job={"memory_bytes": 5 * 10**9}) for _ in range(3)]
+def test_no_more_run_at_a_time_than_memory_allows(dispatching, store, go):
+    jobs = [submit(store, epochs=6, seconds=0.05, until=go, job={"memory_bytes": 5 * 10**9}) for _ in range(3)]
     dispatching()  # of 8 GB
-    while any(store.jobs.get(job.id).state in ("queued", "running") for job in jobs):
-        assert sum(store.jobs.get(job.id).state == "running" for job in jobs) <= 1
-    assert [ended(store, job.id).state for job in jobs] == ["succeeded"] * 3
+    until(lambda: held_at(store, jobs, 2))
+    go.touch()
+    assert most_at_a_time(store, jobs) == 1
 
 
 def test_higher_priority_goes_first(dispatching, store, settings):
@@ -126,17 +137,22 @@ def test_cancel_ends_a_run_that_does_not_listen_and_all_its_family(dispatching, 
     assert not processes_of(settings.home)
 
 
-def test_success_in_the_last_moment_stays_success(dispatching, store):
-    job = submit(store, epochs=8, seconds=0.05, deaf=True)
-    dispatching()
+def test_success_in_the_last_moment_stays_success(dispatching, store, settings, go):
+    job = submit(store, epochs=8, deaf=True, at=7, until=go)
+    dispatcher = dispatching(settings=settings.model_copy(update={"stop_grace_seconds": 120.0}))
     running(store, job.id, 7)
-    store.jobs.cancel(job.id)
+    assert store.jobs.cancel(job.id).state == "cancelling"
+    until(lambda: dispatcher.cares[job.id].job.state == "cancelling")
+    go.touch()
     assert ended(store, job.id).state == "succeeded"
 
 
 def test_a_deadline_ends_the_run(dispatching, store):
-    job = submit(store, epochs=10_000, seconds=0.02, job={"deadline": time.time() + 2})
-    dispatching()
+    ahead = [0.0]
+    job = submit(store, epochs=10_000, seconds=0.02, job={"deadline": time.time() + 3_600})
+    dispatching(clock=lambda: time.time() + ahead[0])
+    running(store, job.id)
+    ahead[0] = 4_000.0
     done = ended(store, job.id)
     assert (done.state, done.failure_kind) == ("failed", "deadline")
     assert "deadline" in done.failure_message
@@ -151,11 +167,12 @@ def test_a_job_whose_turn_comes_after_its_deadline_is_not_started(dispatching, s
     assert not settings.run_directory(job.id).exists()
 
 
-def test_the_mlflow_run_and_the_trackers_trouble_are_told(dispatching, store, settings):
-    job = submit(store, epochs=100, seconds=0.03, tracked=True)
+def test_the_mlflow_run_and_the_trackers_trouble_are_told(dispatching, store, settings, go):
+    job = submit(store, epochs=5, tracked=True, until=go)
     dispatching()
     until(lambda: store.jobs.get(job.id).mlflow_run_id == "abc123")
     note = settings.run_directory(job.id) / "tracking.json"
     note.write_text(note.read_text().replace("}", ', "error": "no answer", "status": "FINISHED"}'))
+    go.touch()
     done = ended(store, job.id)
     assert (done.state, done.tracker_error) == ("succeeded", "no answer")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,28 +16,35 @@ from tests.service.dispatch.conftest import curve, ended, events_of, running, su
 from tests.service.dispatch.standin_trainer import losses
 
 
-def test_an_outage_of_the_database_loses_nothing(dispatching, store, monkeypatch):
-    """Every call of the store fails for two seconds, some after they have done their work: nobody knows which."""
-    job = submit(store, epochs=60, seed=9, seconds=0.05)
+def test_an_outage_of_the_database_loses_nothing(dispatching, store, settings, monkeypatch, go):
+    """Every call of the store fails while the run comes to its end; the first of them had done its work by then."""
+    job = submit(store, epochs=60, seed=9, at=5, until=go)
     dispatching()
     running(store, job.id, 5)
-    away = [True]
+    others = ("held", "renew_all", "take_over", "claim", "finish", "requeue")
+    away, failed = {"record"}, []
 
-    def broken(real, afterwards):
+    def broken(name, afterwards):
+        real = getattr(store.claims, name)
+
         def call(*arguments, **named):
-            if not away[0]:
+            if name not in away:
                 return real(*arguments, **named)
             if afterwards:
                 real(*arguments, **named)
+            away.update(others)
+            failed.append(name)
             raise Unavailable("connection lost")
 
         return call
 
-    for name in ("held", "renew_all", "take_over", "claim", "finish", "requeue"):
-        monkeypatch.setattr(store.claims, name, broken(getattr(store.claims, name), afterwards=False))
-    monkeypatch.setattr(store.claims, "record", broken(store.claims.record, afterwards=True))
-    time.sleep(2.0)
-    away[0] = False
+    for name in others:
+        monkeypatch.setattr(store.claims, name, broken(name, afterwards=False))
+    monkeypatch.setattr(store.claims, "record", broken("record", afterwards=True))
+    go.touch()
+    until(lambda: (settings.run_directory(job.id) / "metrics.json").exists() and len(failed) >= 5)
+    assert failed[0] == "record"
+    away.clear()
     done = ended(store, job.id)
     assert (done.state, done.attempt) == ("succeeded", 1)
     assert curve(store, job.id) == losses(9, 60)
@@ -101,19 +110,32 @@ def test_a_full_disk_fails_the_job_and_the_service_lives(dispatching, store, set
 def test_a_job_that_can_never_be_started_says_why_hinders_no_other_and_ends_at_its_deadline(
     dispatching, store, settings
 ):
-    stuck = submit(store, epochs=3, job={"deadline": time.time() + 6, "priority": 5})
+    ahead = [0.0]
+    stuck = submit(store, epochs=3, job={"deadline": time.time() + 3_600, "priority": 5})
     others = [submit(store, epochs=3, seed=seed) for seed in range(3)]
     settings.jobs.mkdir(parents=True)
     (settings.jobs / stuck.id).write_text("in the way")
-    dispatching()
+    dispatching(clock=lambda: time.time() + ahead[0])
     assert [ended(store, job.id).state for job in others] == ["succeeded"] * 3
+
+    def is_told_why():
+        reasons = [event.data.get("reason", "") for event in events_of(store, stuck.id)]
+        return any("cannot be started" in reason for reason in reasons)
+
+    until(is_told_why)
+    ahead[0] = 4_000.0
     done = ended(store, stuck.id)
     assert (done.state, done.failure_kind, done.infra_retries) == ("failed", "deadline", 0)
-    reasons = [event.data.get("reason", "") for event in events_of(store, stuck.id)]
-    assert any("cannot be started" in reason for reason in reasons)
 
 
-def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(store, settings, orders):
+def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(store, settings, orders, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("service.dispatch.brake.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def step():
+        now[0] += 1.0  # beyond any pause
+        dispatcher.step()
+
     class Exhausted(LocalRunner):
         starts, broken = 0, True
 
@@ -128,9 +150,9 @@ def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(st
     jobs = [submit(store, epochs=3, seed=seed) for seed in range(12)]
     dispatcher.step()
     assert runner.starts == 1  # the others were not even claimed
-    until(lambda: dispatcher.step() or runner.starts >= 4)
+    until(lambda: step() or runner.starts >= 4)
     runner.broken = False
-    until(lambda: dispatcher.step() or all(store.jobs.get(job.id).is_terminal for job in jobs))
+    until(lambda: step() or all(store.jobs.get(job.id).is_terminal for job in jobs))
     for seed, job in enumerate(jobs):
         done = store.jobs.get(job.id)
         assert (done.state, done.infra_retries, done.failure_kind) == ("succeeded", 0, None)
@@ -163,28 +185,54 @@ def test_an_error_of_any_kind_while_recording_loses_no_event(dispatching, store,
     assert curve(store, job.id) == losses(3, 12)
 
 
-def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settings, monkeypatch):
-    """The first dispatcher hangs for several leases over one job; the second gets nothing of it."""
-    quick = settings.model_copy(update={"lease_seconds": 1.0, "concurrency": 2})
-    jobs = [submit(store, epochs=60, seed=seed, seconds=0.05) for seed in range(2)]
-    first = dispatching(settings=quick)
-    before = [running(store, job.id, 2) for job in jobs]
-    real = LocalRunner.poll
-    monkeypatch.setattr(LocalRunner, "poll", lambda *given: time.sleep(2.5) or real(*given))
-    dispatching(settings=quick)
-    time.sleep(4)
-    for job, then in zip(jobs, before, strict=True):
-        now = store.jobs.get(job.id)
-        assert (now.lease_owner, now.attempt) == (first.owner, 1)
-        assert now.lease_expires > then.lease_expires
-    monkeypatch.setattr(LocalRunner, "poll", real)
+def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settings, orders, monkeypatch, go):
+    """The first dispatcher hangs for several leases over one job; others get nothing of it. Time is what we say."""
+    jobs = [submit(store, epochs=60, seed=seed, until=go) for seed in range(2)]
+    now, hanging, released = [time.time()], threading.Event(), threading.Event()
+    monkeypatch.setattr("service.store.claims.now", lambda _: now[0])
+    monkeypatch.setattr("service.dispatch.leases.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(LocalRunner):
+        is_slow = False
+
+        def poll(self, *given):
+            if self.is_slow:
+                hanging.set()
+                released.wait()
+            return super().poll(*given)
+
+    runner = Slow()
+    first = dispatching(runner=runner)
+    for job in jobs:
+        running(store, job.id, 2)
+    runner.is_slow = True
+    try:
+        assert hanging.wait(120)
+        for _ in range(6):
+            now[0] += settings.lease_seconds / 2
+            expected = {job.id: (first.owner, 1, now[0] + settings.lease_seconds) for job in jobs}
+            until(lambda expected=expected: leases(store) == expected)
+            other = Dispatcher(settings, store, LocalRunner(), orders=orders)
+            other.step()
+            assert other.cares == {}
+            assert leases(store) == expected
+    finally:
+        runner.is_slow = False
+        released.set()
+    go.touch()
     for seed, job in enumerate(jobs):
         assert ended(store, job.id).attempt == 1
         assert curve(store, job.id) == losses(seed, 60)
 
 
+def leases(store):
+    """Of each job that runs: who holds it, in which attempt, until when."""
+    (found, _) = store.jobs.list(kind="train", states=["running"])
+    return {job.id: (job.lease_owner, job.attempt, job.lease_expires) for job in found}
+
+
 def test_a_job_that_uses_more_than_there_is_keeps_no_job_out_that_needs_none(dispatching, store, settings):
-    large = submit(store, epochs=100, seconds=0.1, job={"memory_bytes": 10 * settings.memory_bytes})
+    large = submit(store, epochs=10_000, seconds=0.1, job={"memory_bytes": 10 * settings.memory_bytes})
     dispatching()
     running(store, large.id)
     small = submit(store, epochs=1, job={"memory_bytes": None})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
@@ -13,28 +12,31 @@ from tests.service.dispatch.conftest import curve, ended, events_of, processes_o
 from tests.service.dispatch.standin_trainer import losses
 
 
-def test_two_dispatchers_share_the_queue_and_run_nothing_twice(dispatching, store):
+def test_two_dispatchers_share_the_queue_and_run_nothing_twice(dispatching, store, settings):
     jobs = [submit(store, epochs=10, seed=seed) for seed in range(12)]
-    dispatching(), dispatching()
+    # neither takes the other, slow as it may be, for dead
+    patient = settings.model_copy(update={"lease_seconds": 60.0})
+    dispatching(settings=patient), dispatching(settings=patient)
     for seed, job in enumerate(jobs):
         done = ended(store, job.id)
         assert (done.state, done.attempt) == ("succeeded", 1)
         assert curve(store, job.id) == losses(seed, 10)
 
 
-def test_a_dispatcher_that_was_asleep_is_fenced_and_the_run_goes_on(store, settings, orders):
+def test_a_dispatcher_that_was_asleep_is_fenced_and_the_run_goes_on(store, settings, orders, go):
     """The first stalls after starting the job; the second takes it over, and the first notices when it wakes up."""
-    quick = settings.model_copy(update={"lease_seconds": 0.4})
-    first = Dispatcher(quick, store, LocalRunner(), orders=orders)
-    second = Dispatcher(quick, store, LocalRunner(), orders=orders)
-    job = submit(store, epochs=30, seed=2, seconds=0.1)
+    patient = settings.model_copy(update={"lease_seconds": 60.0})
+    first = Dispatcher(patient, store, LocalRunner(), orders=orders)
+    second = Dispatcher(patient, store, LocalRunner(), orders=orders)
+    job = submit(store, epochs=30, seed=2, until=go)
     until(lambda: first.step() or first.cares)
-    time.sleep(0.6)
+    store.claims.release(Claim.on(store.jobs.get(job.id)))  # as if its lease were over
     until(lambda: second.step() or second.cares)
     assert store.jobs.get(job.id).lease_owner == second.owner
     first.step()
     assert not first.cares
     assert second.cares
+    go.touch()
     done = until(lambda: second.step() or first.step() or ((found := store.jobs.get(job.id)).is_terminal and found))
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 1, 0)
     assert curve(store, job.id) == losses(2, 30)
@@ -42,7 +44,7 @@ def test_a_dispatcher_that_was_asleep_is_fenced_and_the_run_goes_on(store, setti
 
 def test_a_process_whose_reference_could_not_be_recorded_is_killed_by_the_fenced_one(store, settings, orders):
     dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
-    job = submit(store, epochs=1_000)
+    job = submit(store, epochs=100_000)
     real = store.claims.record
 
     # Fenced between start and recording: another dispatcher holds the job from there on.
@@ -55,25 +57,27 @@ def test_a_process_whose_reference_could_not_be_recorded_is_killed_by_the_fenced
     store.claims.record = steal
     dispatcher.step()
     assert not dispatcher.cares
-    until(lambda: not processes_of(settings.home), 10)
+    until(lambda: not processes_of(settings.home))
     assert store.jobs.get(job.id).state == "running"
 
 
 def test_a_stopped_service_queues_its_runs_again_without_counting_and_goes_on_later(
-    dispatching, store, settings, orders
+    dispatching, store, settings, orders, go
 ):
-    job = submit(store, epochs=40, seed=4, seconds=0.05)
+    job = submit(store, epochs=40, seed=4, until=go)
     stop = threading.Event()
     dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
-    thread = threading.Thread(target=dispatcher.run, args=[stop])
+    thread = threading.Thread(target=dispatcher.run, args=[stop], daemon=True)
     thread.start()
     running(store, job.id, 2)
     stop.set()
-    thread.join(20)
+    thread.join(120)
+    assert not thread.is_alive()
     waiting = store.jobs.get(job.id)
     assert (waiting.state, waiting.infra_retries, waiting.lease_owner) == ("queued", 0, None)
     assert not processes_of(settings.home)
     assert not store.dispatchers.alive(1_000)
+    go.touch()
     dispatching()
     done = ended(store, job.id)
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 0)
@@ -93,27 +97,27 @@ def test_events_of_a_claim_that_was_never_recorded_are_those_of_the_next_attempt
 
 def test_a_job_that_was_taken_away_is_left_alone(store, settings, orders):
     dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
-    job = submit(store, epochs=1_000)
+    job = submit(store, epochs=100_000)
     until(lambda: dispatcher.step() or store.jobs.get(job.id).progress.get("epoch"))
     (care,) = dispatcher.cares.values()
     store.claims.finish(Claim.on(care.job), "cancelled")
     store.jobs.delete(job.id)
     dispatcher.step()
     assert not dispatcher.cares
-    until(lambda: not processes_of(settings.home), 10)  # nobody else would end it
+    until(lambda: not processes_of(settings.home))  # nobody else would end it
 
 
 def test_a_process_of_an_attempt_that_others_gave_up_is_ended_by_whoever_wakes_up_with_it(store, settings, orders):
     """A machine slept so long that another took the job over, found nothing, and has begun the next attempt."""
     dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
-    job = submit(store, epochs=1_000, seconds=0.05)
+    job = submit(store, epochs=100_000)
     until(lambda: dispatcher.step() or store.jobs.get(job.id).progress.get("epoch"))
     (care,) = dispatcher.cares.values()
     store.claims.requeue(Claim.on(care.job), delay=0, reason="gone", infra_retries=1, oom_retries=0)
     assert store.claims.claim("other", kinds=["train"], lease_seconds=60).attempt == 2
     dispatcher.step()
     assert not dispatcher.cares
-    until(lambda: not processes_of(settings.home), 10)
+    until(lambda: not processes_of(settings.home))
 
 
 def test_jobs_of_an_earlier_boot_of_this_machine_are_not_waited_for(store, settings, orders):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from service.dispatch import descendants
-from service.dispatch.keeper import data_limit
+from service.dispatch.keeper import TIDY_SECONDS, Keeper, data_limit
 from service.dispatch.runner import (
     BLANK,
     MARKER,
@@ -28,6 +28,7 @@ from service.dispatch.runner import (
     take_attempt,
     write_order,
 )
+from tests.service.dispatch import keeper_process
 from tests.service.dispatch.conftest import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,15 +49,41 @@ def start(order: Order) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=dict(order.environment), start_new_session=True, stderr=subprocess.PIPE)
 
 
-def kept(order: Order, seconds: float = 60.0) -> Outcome:
-    """Run an order to its end."""
-    keeper = start(order)
+class Clock:
+    """Seconds for a keeper, which pass when we say so."""
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.file.touch()
+
+    def start(self, order: Order) -> subprocess.Popen[bytes]:
+        """A keeper that goes by this clock."""
+        command = [sys.executable, keeper_process.__file__, str(order.order_file), str(self.file)]
+        return subprocess.Popen(command, env=dict(order.environment), start_new_session=True, stderr=subprocess.PIPE)
+
+    def advance(self, seconds: int) -> None:
+        with self.file.open("ab", buffering=0) as file:
+            file.write(bytes(seconds))
+
+
+def said(order: Order) -> list[str]:
+    """The words that the trainer has printed so far."""
+    return order.output_file.read_text().split() if order.output_file.exists() else []
+
+
+def concluded(order: Order, keeper: subprocess.Popen[bytes], seconds: float = 120.0) -> Outcome:
+    """Wait for the end of a keeper."""
     _, errors = keeper.communicate(timeout=seconds)
     assert keeper.returncode == 0, errors.decode()
     outcome = read_outcome(order)
     assert outcome is not None
     assert not descendants.carriers(MARKER, order.marker)
     return outcome
+
+
+def kept(order: Order, seconds: float = 120.0) -> Outcome:
+    """Run an order to its end."""
+    return concluded(order, start(order), seconds)
 
 
 def test_an_order_reads_back_as_it_was_written(tmp_path):
@@ -122,7 +149,7 @@ def test_an_attempt_is_started_once(tmp_path):
     order.directory.mkdir(exist_ok=True)
     kept(order)
     again = start(order)
-    _, errors = again.communicate(timeout=30)
+    _, errors = again.communicate(timeout=120)
     assert again.returncode == 2
     assert b"started before" in errors
     assert (read_outcome(order), trace.read_text()) == (Outcome(0), "x")
@@ -132,43 +159,46 @@ def test_a_runner_that_gave_an_attempt_up_keeps_a_late_keeper_from_starting_it(t
     order = order_for(tmp_path, "print('ran')")
     assert take_attempt(order, with_room=False) is not None
     keeper = start(order)
-    keeper.communicate(timeout=30)
+    keeper.communicate(timeout=120)
     assert keeper.returncode == 2
     assert not order.output_file.exists()
     assert read_outcome(order) is None
 
 
 def test_sigterm_is_handed_on_once(tmp_path):
-    code = """
-import signal, time
+    code = f"""
+import os, signal, time
 count = 0
 def hear(*_):
     global count
     count += 1
-    print("heard", count, flush=True)
+    os.write(1, b"heard-%d " % count)
 signal.signal(signal.SIGTERM, hear)
-print("ready", flush=True)
-end = time.monotonic() + 1.5
-while time.monotonic() < end: time.sleep(0.05)
+while not os.path.exists({str(tmp_path / "go")!r}):
+    os.write(1, b"alive ")
+    time.sleep(0.02)
 exit(6)
 """
     order = order_for(tmp_path, code)
     keeper = start(order)
-    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    until(lambda: "alive" in said(order))
     for _ in range(5):
         keeper.terminate()
-        time.sleep(0.05)
-    keeper.communicate(timeout=30)
-    assert order.output_file.read_text().split() == ["ready", "heard", "1"]
+        until(lambda: "heard-1" in said(order))
+        before = len(said(order))
+        until(lambda before=before: len(said(order)) > before + 2)  # the keeper has come round
+    (tmp_path / "go").touch()
+    keeper.communicate(timeout=120)
+    assert [word for word in said(order) if word != "alive"] == ["heard-1"]
     assert read_outcome(order).exit_code == 6
 
 
 def test_the_stop_file_asks_as_a_signal_does(tmp_path):
-    order = order_for(tmp_path, "import time; time.sleep(60)")
+    order = order_for(tmp_path, "import time; time.sleep(600)")
     keeper = start(order)
     until(lambda: order.outcome_file.exists())
     order.stop_file.touch()
-    keeper.communicate(timeout=30)
+    keeper.communicate(timeout=120)
     assert read_outcome(order).signal == signal.SIGTERM
 
 
@@ -182,26 +212,24 @@ print("ready", flush=True)
 """
 
 
-def test_what_the_trainer_leaves_behind_is_ended(tmp_path, monkeypatch):
+def test_what_the_trainer_leaves_behind_is_ended(tmp_path):
     """Grandchildren whose parents are gone: one in the group, one in a session of its own that does not listen."""
-    order = order_for(tmp_path, FAMILY)
-    code = "import service.dispatch.keeper as k, sys; k.TIDY_SECONDS = 0.5; sys.exit(k.main(sys.argv[1:]))"
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", code, str(order.order_file)], env=dict(order.environment), start_new_session=True
-    )
-    assert keeper.wait(30) == 0
-    assert read_outcome(order) == Outcome(0)
-    assert not descendants.carriers(MARKER, order.marker)
+    order, clock = order_for(tmp_path, FAMILY), Clock(tmp_path / "clock")
+    keeper = clock.start(order)
+    until(lambda: "ready" in said(order))
+    until(lambda: len(descendants.carriers(MARKER, order.marker)) == 2)  # the keeper and the one with time to tidy up
+    clock.advance(int(TIDY_SECONDS) + 1)
+    assert concluded(order, keeper) == Outcome(0)
 
 
 def test_the_trainer_ends_with_its_keeper(tmp_path):
     order = order_for(tmp_path, "import time; print('ready', flush=True); time.sleep(600)")
     keeper = start(order)
-    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    until(lambda: "ready" in said(order))
     assert len(descendants.carriers(MARKER, order.marker)) == 2
     keeper.kill()
     keeper.communicate()
-    until(lambda: not descendants.carriers(MARKER, order.marker), 10)
+    until(lambda: not descendants.carriers(MARKER, order.marker))
     assert read_outcome(order) is None  # blanks
     assert order.outcome_file.read_bytes() == BLANK
 
@@ -210,24 +238,28 @@ def test_a_run_that_nobody_looks_after_ends_gently_then_by_force(tmp_path):
     code = """
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
-while True: time.sleep(1)
+print("ready", flush=True)
+for _ in range(600): time.sleep(1)
 """
-    order = order_for(tmp_path, code, leash_seconds=1.0, stop_seconds=1.0)
-    outcome = kept(order)
+    order, clock = order_for(tmp_path, code, leash_seconds=60.0, stop_seconds=30.0), Clock(tmp_path / "clock")
+    keeper = clock.start(order)
+    until(lambda: said(order) == ["ready"])
+    clock.advance(61)
+    until(lambda: "asked" in said(order))
+    clock.advance(31)
+    outcome = concluded(order, keeper)
     assert (outcome.signal, outcome.kind, outcome.oom_killed) == (signal.SIGKILL, "infra", False)
     assert "no dispatcher" in (outcome.message or "")
-    assert order.output_file.read_text().split() == ["asked"]
+    assert said(order) == ["ready", "asked"]
 
 
 def test_a_run_that_was_started_again_elsewhere_ends_at_once(tmp_path):
-    code = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(99)"
-    )
-    order = order_for(tmp_path, code, stop_seconds=60.0)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    order = order_for(tmp_path, code, stop_seconds=600.0)
     keeper = start(order)
-    until(lambda: order.output_file.exists() and "ready" in order.output_file.read_text())
+    until(lambda: "ready" in said(order))
     write_order(replace(order, attempt=3))  # whose predecessor never got so far
-    keeper.communicate(timeout=20)
+    keeper.communicate(timeout=120)
     outcome = read_outcome(order)
     assert outcome is not None
     assert (outcome.signal, outcome.kind, outcome.oom_killed) == (signal.SIGKILL, "infra", False)
@@ -241,14 +273,23 @@ def test_the_trainer_yields_to_the_service(tmp_path):
 
 
 def test_a_run_on_its_leash_goes_on_whatever_the_clock_says(tmp_path):
-    order = order_for(tmp_path, "import time; time.sleep(7)", leash_seconds=5.0)
-    keeper = start(order)
-    for tick in range(20):
-        order.leash_file.touch()
-        os.utime(order.leash_file, (tick, tick))  # 1970: another machine's clock
-        time.sleep(0.4)
-    keeper.communicate(timeout=30)
-    assert read_outcome(order) == Outcome(0)
+    order = order_for(tmp_path, "", leash_seconds=5.0)
+    keeper = Keeper(order, take_attempt(order))
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    try:
+        now = time.monotonic()
+        for tick in (7, 8, 3, 4, 5, 9):  # 1970, and not always later: another machine's clock
+            order.leash_file.touch()
+            os.utime(order.leash_file, (tick, tick))
+            keeper._look_after(child, now)
+            keeper._look_after(child, now + 4.9)
+            now += 5.0
+        assert (keeper._asked_at, keeper._killed, child.poll()) == (None, False, None)
+        keeper._look_after(child, now + 0.1)  # longer than the leash since the last change
+        assert child.wait(120) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_memory_beyond_the_limit_is_refused_and_mapped_files_do_not_count(tmp_path):
@@ -275,7 +316,7 @@ a = torch.randn(2000, 2000)
 print(float((a @ a).sum()) != 0)
 """
     order = order_for(tmp_path, code, memory_bytes=300_000_000, cpus=8)
-    assert kept(order, 120).exit_code == 0, order.output_file.read_text()
+    assert kept(order, 240).exit_code == 0, order.output_file.read_text()
 
 
 def test_a_flood_of_output_is_bounded_on_disk(tmp_path):
@@ -298,7 +339,7 @@ def test_no_room_for_an_outcome_means_no_start(small_disk):
     with contextlib.suppress(OSError):
         (small_disk / "filling").write_bytes(bytes(1_000_000))
     keeper = start(order)
-    keeper.communicate(timeout=30)
+    keeper.communicate(timeout=120)
     assert keeper.returncode == 1
     assert read_outcome(order) is None
 

@@ -26,7 +26,7 @@ def is_ready(order):
 
 
 def finished(runner, order, reference):
-    return until(lambda: not isinstance(found := runner.poll(order, reference), Alive) and found, 20)
+    return until(lambda: not isinstance(found := runner.poll(order, reference), Alive) and found)
 
 
 def test_a_process_is_followed_from_start_to_outcome(tmp_path):
@@ -65,7 +65,7 @@ def test_another_runner_finds_it_with_and_without_a_reference(tmp_path):
 
 def test_a_process_id_that_was_given_to_another_process_is_not_ours(tmp_path):
     order = order_for(tmp_path, SLEEP)
-    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     for since in (started(stranger.pid), 1, None):
         reference = {"kind": "local", "host": "h", "pid": stranger.pid, "started": since}
         runner = LocalRunner()
@@ -104,7 +104,9 @@ def test_force_ends_all_at_once(tmp_path):
     reference = runner.start(order)
     until(lambda: order.output_file.exists() and order.output_file.read_text().count("ready") == 2)
     runner.stop(order, reference, force=True)
-    assert isinstance(finished(runner, order, reference), Gone)
+    end = finished(runner, order, reference)
+    # the keeper may have been the last to go, and have seen its trainer go
+    assert isinstance(end, Gone) or end.signal == signal.SIGKILL
     assert not carriers(MARKER, order.marker)
 
 

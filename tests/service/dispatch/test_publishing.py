@@ -20,7 +20,7 @@ from tests.service.dispatch.dispatcher_process import CONCLUDED
 from tests.service.dispatch.test_real_jobs import document
 from tests.service.store.published import indexing_job, ready, trained
 
-WAIT = (sys.executable, "-c", "import time; time.sleep(60)")
+WAIT = (sys.executable, "-c", "import time; time.sleep(600)")
 FLAKY = """
 import os, pathlib, signal, sys
 marker = pathlib.Path(sys.argv[1]).with_name("seen")
@@ -31,7 +31,7 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "service.vectors", sys.arg
 """
 
 
-def published(store, version, *, state="ready", seconds=60):
+def published(store, version, *, state="ready", seconds=120):
     """The version once it has come to an end, and the job that published it."""
     embedding = until(lambda: (e := store.embeddings.get(version)) and e.state != "publishing" and e, seconds)
     assert embedding.state == state, embedding.failure
@@ -87,7 +87,7 @@ def test_a_job_without_vectors_is_not_published(dispatching, store):
 @pytest.mark.slow
 def test_killed_between_the_version_and_the_end_of_its_job_nothing_is_done_twice(process, store, settings):
     job = submit(store, epochs=2, export=5)
-    assert process(CONCLUDED).wait(60) == -signal.SIGKILL
+    assert process(CONCLUDED).wait(120) == -signal.SIGKILL
     before = store.embeddings.get(job.id)
     assert (before.state, store.jobs.get(before.job_id).state) == ("ready", "running")
     revision = store.embeddings.revision()

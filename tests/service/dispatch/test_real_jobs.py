@@ -16,6 +16,7 @@ from service.dispatch.descendants import carriers, command_of
 from service.dispatch.orders import Orders
 from service.dispatch.runner import MARKER
 from service.store.records import Claim, NewJob
+from tests.service.dispatch import held_trainer
 from tests.service.dispatch.conftest import ended, events_of, running, until
 from tests.trainer.mlflow_server import mlflow_client
 from trainer.config import parse_spec
@@ -49,7 +50,8 @@ def figures(events) -> list[dict]:
 def trainer_of(job) -> int:
     """The trainer's process, of the present attempt."""
     found = carriers(MARKER, f"{job.id}.{job.attempt}")
-    return next(process for process in found if "trainer" in command_of(process))
+    names = {"trainer", Path(held_trainer.__file__).name}
+    return next(process for process in found if names & {Path(word).name for word in command_of(process)})
 
 
 @pytest.mark.slow
@@ -58,8 +60,10 @@ def test_a_killed_trainer_gives_the_curve_of_an_uninterrupted_one_and_one_mlflow
 ):
     spec = document(epochs=60, track=True)
     job, _ = store.jobs.submit(NewJob("train", spec, "x", "synthetic", memory_bytes=10**9))
-    dispatching()
-    os.kill(trainer_of(running(store, job.id, 12)), signal.SIGKILL)
+    dispatching(orders=Orders(settings, train=(sys.executable, "-P", held_trainer.__file__, "12")))
+    running(store, job.id, 12, seconds=200)
+    until(lambda: store.jobs.get(job.id).mlflow_run_id)
+    os.kill(trainer_of(store.jobs.get(job.id)), signal.SIGKILL)
     done = ended(store, job.id, 200)
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 1)
     assert not [event for event in events_of(store, job.id) if event.type == "rewind"]
@@ -79,13 +83,13 @@ def test_a_killed_trainer_gives_the_curve_of_an_uninterrupted_one_and_one_mlflow
 def test_mlflow_learns_of_a_run_that_was_killed_for_good(dispatching, store, settings):
     job, _ = store.jobs.submit(NewJob("train", document(epochs=100_000, track=True), "x", "synthetic"))
     dispatching(settings=settings.model_copy(update={"infra_retries": 0}))
-    running(store, job.id, 3)
-    run_id = until(lambda: store.jobs.get(job.id).mlflow_run_id, 60)
+    running(store, job.id, 3, seconds=200)
+    run_id = until(lambda: store.jobs.get(job.id).mlflow_run_id)
     os.kill(trainer_of(store.jobs.get(job.id)), signal.SIGKILL)
     done = ended(store, job.id)
     assert (done.state, done.failure_kind) == ("failed", "infra")
     client = mlflow_client(settings.tracking_uri)
-    until(lambda: client.get_run(run_id).info.status == "FAILED", 90)
+    until(lambda: client.get_run(run_id).info.status == "FAILED", 200)
     assert "SIGKILL" in client.get_run(run_id).data.tags["error"]
 
 
@@ -104,7 +108,7 @@ def test_mlflow_learns_of_a_run_that_was_cancelled_between_two_attempts(dispatch
     assert store.jobs.cancel(job.id).state == "cancelled"
     assert client.get_run(run_id).info.status == "RUNNING"
     dispatching()
-    until(lambda: client.get_run(run_id).info.status == "KILLED", 90)
+    until(lambda: client.get_run(run_id).info.status == "KILLED", 200)
 
 
 def upload(settings, features: np.ndarray) -> dict:

@@ -8,16 +8,19 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from sqlalchemy import update
 
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Fenced, IdempotencyConflict, InUse, NotFound, QuotaExceeded, StateConflict, Unavailable
 from service.store.records import Claim, Idempotency, Job, NewEvent, NewJob
+from service.store.tables import jobs
 from tests import postgres
 from tests.service.store.conftest import at_once
 
 NEW = NewJob("train", {"seed": 1}, "hash", "digits")
 HOST = "here"
+OVER = -1.0  # seconds of a lease that has ended as soon as it is given
 
 
 def claimed(store: Store, owner: str = "a", lease: float = 60.0) -> Job:
@@ -63,9 +66,8 @@ def test_job_goes_its_way_and_every_step_is_an_event(store):
 @pytest.mark.parametrize("how", ["taken over", "next attempt", "ended"])
 def test_a_claim_that_no_longer_holds_changes_nothing(store, act, how):
     job, _ = store.jobs.submit(NEW)
-    old = Claim.on(claimed(store, "old", lease=0.01 if how == "taken over" else 60))
+    old = Claim.on(claimed(store, "old", lease=OVER if how == "taken over" else 60))
     if how == "taken over":
-        time.sleep(0.02)
         (taken,) = store.claims.take_over("new", lease_seconds=60, host=HOST, foreign_after=0)
         assert (taken.id, taken.attempt, taken.lease_owner) == (job.id, 1, "new")
     elif how == "next attempt":
@@ -91,8 +93,7 @@ def test_of_many_claims_at_once_each_job_goes_to_one(store):
 
 def test_of_many_take_overs_at_once_one_succeeds(store):
     store.jobs.submit(NEW)
-    claimed(store, "dead", lease=0.01)
-    time.sleep(0.02)
+    claimed(store, "dead", lease=OVER)
     got = at_once(8, lambda number: store.claims.take_over(f"d{number}", lease_seconds=60, host=HOST, foreign_after=0))
     assert sorted(len(jobs) if isinstance(jobs, list) else -1 for jobs in got) == [0] * 7 + [1]
 
@@ -147,11 +148,12 @@ def test_retry_waits_its_time_and_keeps_the_first_start(store):
     store.jobs.submit(NEW)
     first = claimed(store)
     again = store.claims.requeue(
-        Claim.on(first), delay=0.5, reason="died", failure_kind="infra", infra_retries=1, oom_retries=0
+        Claim.on(first), delay=3_600, reason="died", failure_kind="infra", infra_retries=1, oom_retries=0
     )
     assert (again.state, again.infra_retries, again.lease_owner) == ("queued", 1, None)
     assert store.claims.claim("a", kinds=("train",), lease_seconds=60) is None
-    time.sleep(0.6)
+    with store.database.writer.begin() as connection:  # an hour later
+        connection.execute(update(jobs).values(not_before=jobs.c.not_before - 3_600))
     second = claimed(store)
     assert (second.attempt, second.started) == (2, first.started)
     assert store.jobs.figures()["retries"] == {"infra": 1, "oom": 0}
@@ -175,10 +177,9 @@ def test_cancelling_by_state(store):
 
 def test_process_on_another_machine_is_left_alone_until_its_leash_has_ended_it(store):
     store.jobs.submit(NEW)
-    job = claimed(store, "far", lease=0.01)
+    job = claimed(store, "far", lease=OVER)
     store.claims.record(Claim.on(job), runner={"host": "far away"})
-    time.sleep(0.05)
-    assert store.claims.take_over("near", lease_seconds=60, host=HOST, foreign_after=60) == []
+    assert store.claims.take_over("near", lease_seconds=60, host=HOST, foreign_after=3_600) == []
     (taken,) = store.claims.take_over("near", lease_seconds=60, host=HOST, foreign_after=0.01)
     assert (taken.id, taken.runner) == (job.id, {"host": "far away"})
     assert [held.id for held in store.claims.held("near")] == [job.id]
@@ -299,11 +300,11 @@ def test_migrations_and_tables_agree(store):
 def test_dispatchers_are_seen_while_they_beat(store):
     store.dispatchers.beat("d1", host=HOST, pid=1, info={"running": 2})
     store.dispatchers.beat("d1", host=HOST, pid=1, info={"running": 3})
-    (seen,) = store.dispatchers.alive(10)
+    (seen,) = store.dispatchers.alive(3_600)
     assert (seen.id, seen.info) == ("d1", {"running": 3})
     assert store.dispatchers.alive(-1) == []
     store.dispatchers.remove("d1")
-    assert store.dispatchers.alive(10) == []
+    assert store.dispatchers.alive(3_600) == []
 
 
 def test_the_same_data_set_registered_at_once_is_checked_once(store):
@@ -331,9 +332,8 @@ def test_everything_held_is_renewed_at_once_and_nothing_else(store):
     for owner, ids in (("me", mine), ("you", others)):
         for _ in range(2):
             store.jobs.submit(NEW)
-            ids.append(claimed(store, owner, lease=0.01).id)
-    store.claims.renew_all("me", 60)
-    time.sleep(0.05)
+            ids.append(claimed(store, owner, lease=OVER).id)
+    store.claims.renew_all("me", 3_600)
     taken = store.claims.take_over("third", lease_seconds=60, host=HOST, foreign_after=0)
     assert sorted(job.id for job in taken) == sorted(others)
 

@@ -323,7 +323,7 @@ def _appear(one: Live, other: Live) -> None:
         assert one.http.get("/v1/embeddings/production/nodes/1").headers["nml-version"] == version
         for live in (one, other):
             for ref in ("production", "latest"):
-                for _ in range(200):  # where it is looked for now and then, a moment later
+                for _ in range(6_000):  # where it is looked for now and then, a moment later
                     found = live.http.get(f"/v1/embeddings/{ref}/nodes/1").headers["nml-version"]
                     if found == version:
                         break
@@ -332,7 +332,7 @@ def _appear(one: Live, other: Live) -> None:
                 assert found == version
     one.http.delete("/v1/aliases/production")
     assert one.http.delete(f"/v1/embeddings/{version}").status_code == 204
-    for _ in range(200):
+    for _ in range(6_000):
         status = other.http.get(f"/v1/embeddings/{version}/nodes/1").status_code
         if status == 404:
             break
