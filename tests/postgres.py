@@ -71,8 +71,8 @@ class PostgreSQL:
                 psycopg.connect(self.url(), connect_timeout=10).close()
                 return
             except psycopg.OperationalError:
-                ended = self.process.poll() is not None
-                assert not ended and time.monotonic() < end, (self.folder / "log.txt").read_text()
+                assert self.process.poll() is None, (self.folder / "log.txt").read_text()
+                assert time.monotonic() < end, (self.folder / "log.txt").read_text()
                 time.sleep(0.1)
 
     def kill(self) -> None:

@@ -149,9 +149,7 @@ def test_who_begins_no_request_is_left_in_time(
 
 
 @pytest.mark.parametrize("begun", [HEAD, b"GE"])
-def test_a_head_must_come_in_time(
-    connect: Callable[[], socket.socket], sides: list[BoundedHttp], begun: bytes
-) -> None:
+def test_a_head_must_come_in_time(connect: Callable[[], socket.socket], sides: list[BoundedHttp], begun: bytes) -> None:
     link = connect()
     link.sendall(begun)
     let_time_pass(sides, 1, begun)
