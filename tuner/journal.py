@@ -94,7 +94,8 @@ class Journal:
         self.listeners: list[Callable[[Event], None]] = []  # told of each new line
         self.events = list(events)  # all lines, those of the past first
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
-        self._spent_before = max((event.get("spent", event.get("elapsed", 0.0)) for event in events), default=0.0)
+        spent = (event["spent"] if "spent" in event else event.get("elapsed", 0.0) for event in events)
+        self._spent_before = max(spent, default=0.0)
         self._opened = time.monotonic()
         self._first_ran: float | None = None  # seconds after that, once a trial runs
         self._file = (path / "events.jsonl").open("a", encoding="utf-8")
