@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow campaign cluster-test lint format bench bench-scale bench-service bench-retrieval bench-sizing bench-sweeps results secrets clean
+.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-retrieval bench-sizing bench-sweeps results secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: env  ## the fast tests
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not campaign" || [ $$? -eq 5 ]
+
+test-again: env  ## the tests that failed last time, one at a time and with nothing beside them
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 1
 
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
