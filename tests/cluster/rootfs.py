@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster import syscalls as sys_
 
+GUARDED = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC  # as Docker mounts what is no volume
 FRESH = ("/proc", "/sys", "/dev", "/run", "/tmp")  # an image has its own
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 ROOT = Path("/")
@@ -39,13 +40,13 @@ def enter_root(spec: dict[str, Any]) -> None:
     sys_.make_read_only(str(new))
 
     _own_devices(new, spec["shm_bytes"])
-    sys_.mount("proc", str(new / "proc"), "proc", sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC)
-    sys_.mount("sysfs", str(new / "sys"), "sysfs", sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC)
+    sys_.mount("proc", str(new / "proc"), "proc", GUARDED)
+    sys_.mount("sysfs", str(new / "sys"), "sysfs", GUARDED)
     if Path("/sys/fs/cgroup").is_dir():
         _bind("/sys/fs/cgroup", new / "sys/fs/cgroup")
     sys_.make_read_only(str(new / "sys"))
     for target, options in spec["tmpfs"].items():
-        sys_.mount("tmpfs", str(new / target[1:]), "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+        sys_.mount("tmpfs", str(new / target[1:]), "tmpfs", GUARDED, options)
     for path in spec["needed"]:
         if any(Path(path).is_relative_to(target) for target in spec["tmpfs"]):
             _bind(path, _made(new / path[1:], is_file=False), read_only=True)
@@ -106,7 +107,7 @@ def _own_devices(new: Path, shm_bytes: int) -> None:
         _bind(f"/dev/{name}", _made(devices / name, is_file=True))
     for name, leads in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         (devices / name).symlink_to(f"/proc/self/{leads}")
-    sys_.mount("tmpfs", str(_made(devices / "shm", is_file=False)), "tmpfs", 0, f"size={shm_bytes},mode=1777")
+    sys_.mount("tmpfs", str(_made(devices / "shm", is_file=False)), "tmpfs", GUARDED, f"size={shm_bytes},mode=1777")
 
 
 def _made(place: Path, *, is_file: bool) -> Path:

@@ -103,6 +103,11 @@ def test_only_volumes_and_tmpfs_can_be_written(make: Make) -> None:
     assert sh(container, "head -c 9000000 /dev/zero > /tmp/large").returncode != 0  # more than its size
 
 
+@pytest.mark.parametrize("place, runs", [("/tmp", False), ("/dev/shm", False), ("/data", True)])
+def test_as_under_docker_nothing_in_a_tmpfs_can_be_executed(make: Make, place: str, runs: bool) -> None:
+    assert (sh(make(), f"cp /bin/true {place}/x && {place}/x").returncode == 0) == runs
+
+
 def test_it_sees_no_processes_files_or_networks_of_the_machine(make: Make, tmp_path: Path) -> None:
     container = make()
     assert len(sh(container, "ls -d /proc/[0-9]*").stdout.split()) < 10
