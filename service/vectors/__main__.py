@@ -10,21 +10,17 @@ The exit code tells the kind of failure (trainer.errors).
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from service.vectors.layout import IndexKind
-from trainer.config import Spec, explain
-from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
-from trainer.home import nml_home
-from trainer.outcome import conclude
-from trainer.threads import wait_politely
+from trainer.config import Spec
+from trainer.errors import InvalidInput
+from trainer.order import carry_out
 
 Version = Annotated[str, Field(pattern=r"^[0-9a-hjkmnp-tv-z]{26}$")]
 log = logging.getLogger("service.vectors")
@@ -50,23 +46,10 @@ Order = Annotated[Publish | Index, Field(discriminator="do")]
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, work, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m service.vectors", description=__doc__)
-    parser.add_argument("spec", type=Path, help="JSON document that says what to do")
-    options = parser.parse_args(arguments)
-    wait_politely()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    home = nml_home()
-    try:
-        run(_read(options.spec), home)
-    except TrainerError as error:
-        return conclude(type(error)(_for_clients(str(error), home)), log)
-    except MemoryError as error:
-        return conclude(OutOfMemory(f"memory ran out while the embeddings were made ready ({error})"), log)
-    except Exception as error:
-        log.exception("the embeddings could not be made ready")
-        message = f"the embeddings could not be made ready ({error})"
-        return conclude(Infrastructure(_for_clients(message, home)), log)
-    return 0
+    return carry_out(
+        arguments, module="service.vectors", about=__doc__, parse=TypeAdapter[Publish | Index](Order).validate_json,
+        work=run, trouble="the embeddings could not be made ready",
+    )  # fmt: skip
 
 
 def run(order: Publish | Index, home: Path) -> None:
@@ -108,20 +91,6 @@ class Progress:
         if tenth != self._told:
             self._told = tenth
             log.info("%s: %.0f %%", what, 100 * share)
-
-
-def _read(path: Path) -> Publish | Index:
-    try:
-        order: Publish | Index = TypeAdapter(Order).validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise InvalidInput(explain(error)) from error
-    except OSError as error:
-        raise Infrastructure(f"the order cannot be read ({error.strerror})") from error
-    return order
-
-
-def _for_clients(message: str, home: Path) -> str:
-    return message.replace(f"{home}{os.sep}", "").replace(str(home), "home")
 
 
 if __name__ == "__main__":

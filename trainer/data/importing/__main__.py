@@ -12,7 +12,6 @@ and call the options what a client calls them. The exit code tells the kind of f
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -23,15 +22,13 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from trainer.config import DataSpec, FilesSpec, Spec, explain
 from trainer.data.manifest import read_manifest
-from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
-from trainer.home import nml_home
-from trainer.outcome import conclude
+from trainer.errors import InvalidInput, OutOfMemory, TrainerError
+from trainer.order import carry_out
 from trainer.run.atomic import write_json
-from trainer.threads import wait_politely
 
 ABOUT = "about.json"
 FileName = Annotated[str, StringConstraints(pattern=r"^(graph\.npz|(nodes|edges)\.(csv|parquet))$")]
-log = logging.getLogger("trainer.import")
+log = logging.getLogger("trainer.data.importing")
 
 
 class ImportSpec(Spec):
@@ -46,20 +43,10 @@ class ImportSpec(Spec):
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, import, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.data.importing", description=__doc__)
-    parser.add_argument("spec", type=Path, help="JSON document that names the upload")
-    options = parser.parse_args(arguments)
-    wait_politely()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    home = nml_home()
-    try:
-        run(_read(options.spec), home)
-    except TrainerError as error:
-        return conclude(type(error)(_for_clients(str(error), home)), log)
-    except Exception as error:
-        log.exception("the import failed")
-        return conclude(Infrastructure(_for_clients(f"the import failed ({error})", home)), log)
-    return 0
+    return carry_out(
+        arguments, module="trainer.data.importing", about=__doc__, parse=ImportSpec.model_validate_json, work=run,
+        trouble="the import failed", reword=lambda message: message.replace("data.files.", "options."),
+    )  # fmt: skip
 
 
 def run(spec: ImportSpec, home: Path) -> None:
@@ -114,21 +101,8 @@ def _is_complete(place: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> ImportSpec:
-    try:
-        return ImportSpec.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise InvalidInput(explain(error)) from error
-    except OSError as error:
-        raise Infrastructure(f"the order cannot be read ({error.strerror})") from error
-
-
 def _tell(what: str, share: float) -> None:
     log.info("%s: %.0f %%", what, 100 * share)
-
-
-def _for_clients(message: str, home: Path) -> str:
-    return message.replace(f"{home}{os.sep}", "").replace(str(home), "home").replace("data.files.", "options.")
 
 
 if __name__ == "__main__":
