@@ -30,6 +30,7 @@ DatasetName = Literal[
 ]
 MetricKind = Literal["siamese_cos", "siamese_negcos", "two_tower", "pair_mlp", "closed_form", "uniform", "cosine"]
 Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names reach terminals, where other characters are commands
 MAX_METRIC_SCALE = 10.0  # κ; weights then differ by at most exp(20), and float32 still holds at τ = 0.03
 METRIC_PIECE = 8_192  # rows of which M's activations are kept at once (trainer.nn.metric); here for the estimate
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -295,8 +296,10 @@ class RunSpec(Spec):
         "sweep do",
     )
     track: bool = Field(True, description="report to MLflow")
-    experiment: str = Field("nml-gcl", min_length=1, max_length=200, description="MLflow experiment")
-    name: str | None = Field(None, max_length=200, description="a name for people; none: data set and hash")
+    experiment: str = Field("nml-gcl", min_length=1, max_length=200, pattern=PRINTABLE, description="MLflow experiment")
+    name: str | None = Field(
+        None, max_length=200, pattern=PRINTABLE, description="a name for people; none: data set and hash"
+    )
 
 
 class TrainSpec(Spec):

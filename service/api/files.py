@@ -66,11 +66,15 @@ def tail(folders: list[tuple[Path, str]], lines: int) -> str:
             continue
         try:
             with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                file.seek(max(0, found.st_size - MAX_LOG_BYTES))
+                start = max(0, found.st_size - MAX_LOG_BYTES)
+                file.seek(start)
                 text = file.read(MAX_LOG_BYTES)
         except OSError:  # deleted meanwhile
             continue
-        return b"".join(text.splitlines(keepends=True)[-lines:]).decode("utf-8", errors="replace")
+        whole = text.splitlines(keepends=True)
+        if start and len(whole) > 1:  # the first one begins before the megabyte does
+            del whole[0]
+        return b"".join(whole[-lines:]).decode("utf-8", errors="replace")
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 
+import anyio
 import anyio.to_thread
 
 from service.settings import Settings
@@ -23,6 +24,7 @@ class Readiness:
         self._store, self._settings = store, settings
         self._found: list[str] = []
         self._until = 0.0
+        self._looking = anyio.Lock()
         self._free: int | None = None
         self._free_until = 0.0
 
@@ -40,13 +42,14 @@ class Readiness:
 
     async def reasons(self) -> list[str]:
         """Why not, one sentence each; empty if ready."""
-        if time.monotonic() >= self._until:
-            self._until = time.monotonic() + _KEPT_SECONDS
-            with anyio.move_on_after(_PATIENCE) as patience:
-                self._found = await anyio.to_thread.run_sync(self._look, abandon_on_cancel=True)
-            if patience.cancelled_caught:
-                self._found = ["the database or the disk does not answer"]
-        return self._found
+        async with self._looking:  # who comes meanwhile waits for what is found
+            if time.monotonic() >= self._until:
+                with anyio.move_on_after(_PATIENCE) as patience:
+                    self._found = await anyio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+                if patience.cancelled_caught:
+                    self._found = ["the database or the disk does not answer"]
+                self._until = time.monotonic() + _KEPT_SECONDS
+            return self._found
 
     def _look(self) -> list[str]:
         found = []

@@ -60,7 +60,7 @@ def prepare_job(document: dict[str, Any], request: Request, store: Store, settin
     return NewJob(
         kind="train", spec=spec.model_dump(mode="json"), spec_hash=spec_hash(spec), dataset=found.ref,
         owner=request.owner, name=spec.run.name, priority=request.priority, deadline=request.deadline,
-        memory_bytes=need,
+        memory_bytes=need, is_uploaded=found.is_uploaded,
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
     return NewJob(
         kind="sweep", spec=spec.model_dump(mode="json"), spec_hash=sweep_hash(spec), dataset=found.ref,
         owner=request.owner, name=spec.base.run.name, priority=request.priority, deadline=request.deadline,
-        memory_bytes=_sweep_memory(spec, found.shape, settings),
+        memory_bytes=_sweep_memory(spec, found.shape, settings), is_uploaded=found.is_uploaded,
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def print_jobs(jobs: Sequence[Job]) -> None:
     table = Table("id", "kind", "name", "data set", "state", "progress", "left", "made", box=None)
     for job in jobs:
         table.add_row(
-            job.id, job.document["kind"], job.name or "–", job.dataset, _state(job), _progress(job), _left(job),
-            _ago(job.created),
+            job.id, job.document["kind"], Text(job.name or "–"), Text(job.dataset), _state(job), _progress(job),
+            _left(job), _ago(job.created),
         )  # fmt: skip
     result_console().print(table)
 

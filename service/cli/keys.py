@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from service.cli.connect import say
 from service.cli.report import result_console
@@ -77,7 +78,7 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     table = Table("id", "name", "scopes", "state", "made", "expires", "last used", box=None)
     for key in keys:
         dates = (_date(moment) for moment in (key.created, key.expires, key.last_used))
-        table.add_row(key.id, key.name, " ".join(sorted(key.scopes)), _state(key), *dates)
+        table.add_row(key.id, Text(key.name), " ".join(sorted(key.scopes)), _state(key), *dates)
     result_console().print(table)
 
 

@@ -67,7 +67,7 @@ def serve(
 
     if role is not Role.DISPATCHER:
         remind_of_keys(settings)
-    supervisor.serve(settings, role=role.value, mlflow_ui=mlflow_ui, say=_announcing(settings, role))
+    supervisor.serve(settings, role=role.value, mlflow_ui=mlflow_ui, say=_announcing(role))
 
 
 def settings_from(**given: Any) -> Settings:
@@ -91,21 +91,19 @@ def settings_from(**given: Any) -> Settings:
         raise InvalidInput("; ".join(found)) from error
 
 
-def _announcing(settings: Settings, role: Role) -> Callable[[str], None]:
-    """Prints the addresses that the supervisor gives once they answer, before the first of them what to do there."""
-    lines = iter([] if role is Role.DISPATCHER else [_how_to_use(settings, role)])
+def _announcing(role: Role) -> Callable[[str], None]:
+    """Prints the addresses that the supervisor gives once they answer, before the API's what to do there."""
 
     def say(line: str) -> None:
-        for before in lines:
-            typer.echo(before)
+        what, _, where = line.partition(" ")
+        if what == "API":
+            typer.echo(_how_to_use(where.strip().removesuffix("/v1/jobs"), role))
         typer.echo(line)
 
     return say
 
 
-def _how_to_use(settings: Settings, role: Role) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+def _how_to_use(url: str, role: Role) -> str:
     where = "" if url == DEFAULT_URL else f" --url {url}"
     waits = "Jobs wait until a dispatcher runs too: nml serve --role dispatcher\n" if role is Role.API else ""
     return (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from service.datasets.checks import check_parts
@@ -15,6 +16,7 @@ from service.datasets.receive import Received, refuse_beyond
 from service.datasets.refusal import Refused, unusable
 from service.settings import Settings
 from service.store import Store
+from service.store.errors import NotAllowed
 from service.store.records import Dataset, Job, NewJob
 
 MEMORY_MB = 256  # for the importer's buffers while tables are read; changes no result
@@ -57,7 +59,8 @@ def register(
     there = store.datasets.get(ref)
     if there is not None and settled(there, store).state != "failed":
         return there, _needs(there, received.upload.id, store)
-    _refuse_foreign(received.name, store, may_change)
+    with _refusing_foreign():
+        store.datasets.check_owner(received.name, may_change)
     refuse_beyond(allowance(store, settings, owner) - others, received.size)  # others may have come in meanwhile
     need = check_parts(received.parts, received.upload.folder, memory=settings.memory_bytes)
     spec = {
@@ -68,18 +71,19 @@ def register(
         "memory_mb": MEMORY_MB,
     }
     job = NewJob("import", spec, spec_hash=_hash(spec), dataset=ref, owner=owner, memory_bytes=need)
-    return store.datasets.create(received.name, version, options=received.options, size=received.size, job=job)
+    with _refusing_foreign():  # asked once more: another may have taken the name while the files were looked at
+        return store.datasets.create(
+            received.name, version, options=received.options, size=received.size, job=job, may_change=may_change
+        )
 
 
-def _refuse_foreign(name: str, store: Store, may_change: Callable[[str | None], bool]) -> None:
-    """A name belongs to whoever made its first version: a newer one is what jobs get that ask by the bare name.
-
-    Raises:
-        Refused: 403.
-    """
-    usable = [version for version in store.datasets.versions(name) if version.state != "failed"]
-    if usable and not may_change(usable[-1].owner):
-        raise Refused(403, "name", "data sets of this name were made with another key; choose another name")
+@contextmanager
+def _refusing_foreign() -> Iterator[None]:
+    """Raises Refused 403 where the store says that a name is another key's."""
+    try:
+        yield
+    except NotAllowed as error:
+        raise Refused(403, "name", str(error)) from error
 
 
 def _needs(dataset: Dataset, upload_id: str, store: Store) -> bool:

@@ -27,6 +27,7 @@ class Resolved:
 
     data: DataSpec  # names an immutable version, where there are versions
     ref: str  # what the job is filed under
+    is_uploaded: bool
     classes: int  # 0: it has no labels
     shape: GraphShape
 
@@ -43,25 +44,25 @@ def resolve(data: DataSpec, store: Store, settings: Settings) -> Resolved:
             "data.files: a job cannot read files of this machine. Upload them to /v1/datasets, then set "
             "data.name=imported and data.imported to the name"
         )
-    ref: str = data.name
+    ref, is_uploaded = str(data.name), False
     if data.imported is not None:
-        ref = _version(data.imported, store, settings)
+        ref, is_uploaded = _version(data.imported, store, settings)
         data = data.model_copy(update={"imported": ref})
     try:
         shape = shape_of_data(data, home=settings.home)
     except InvalidInput as error:  # names paths of this machine
         raise InvalidInput("data.imported: the stored graph is damaged or gone. Upload or import it anew") from error
-    return Resolved(data, ref, shape.classes, shape)
+    return Resolved(data, ref, is_uploaded, shape.classes, shape)
 
 
-def _version(name: str, store: Store, settings: Settings) -> str:
-    """What `name` stands for: an uploaded version that is ready, or an imported graph."""
+def _version(name: str, store: Store, settings: Settings) -> tuple[str, bool]:
+    """What `name` stands for, an uploaded version that is ready or an imported graph, and whether it was uploaded."""
     row = find_uploaded(name, store, settings)
     if row is not None:
         _refuse_unready(row, name)
-        return row.ref
+        return row.ref, True
     if (settings.graphs / name / "manifest.json").is_file():
-        return name
+        return name, False
     there = list(islice(_names(store, settings), _SHOWN + 1))
     more = " and more" if len(there) > _SHOWN else ""
     listed = f"there {'is' if len(there) == 1 else 'are'} {', '.join(there[:_SHOWN])}{more}" if there else "none is"

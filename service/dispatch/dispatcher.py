@@ -99,8 +99,8 @@ class Dispatcher:
             self._take_stock()
             for care in list(self.cares.values()):
                 self._attend(care)
+            self._fill(SHORT, self._settings.import_concurrency)  # first: memory that was freed may do for one of them
             self._fill(TRAINING, self._settings.slots)
-            self._fill(SHORT, self._settings.import_concurrency)
         self._reap()
 
     def wind_down(self) -> None:

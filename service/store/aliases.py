@@ -9,7 +9,6 @@ history: setting puts on top, rolling back takes off, removing empties it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -18,16 +17,12 @@ from service.store.clock import now
 from service.store.counters import increase
 from service.store.engine import Database, reading, writing
 from service.store.errors import NotAllowed, NotFound, StateConflict
+from service.store.owners import MayChange, anyone
 from service.store.records import ALIAS, VERSION, Alias, AliasMove, is_automatic
 from service.store.tables import alias_moves, aliases, counters, embeddings
 
 REVISION = "embeddings"  # the counter that grows with every change of a version or an alias
 Reason = Literal["set", "rollback", "automatic", "removed"]
-MayChange = Callable[[str | None], bool]  # whether who asks may change what this owner has made
-
-
-def _anyone(owner: str | None) -> bool:
-    return True
 
 
 class Aliases:
@@ -50,7 +45,7 @@ class Aliases:
 
     def move(
         self, name: str, version: str, *, owner: str | None, expected: str | None = None, reason: Reason = "set",
-        may_change: MayChange = _anyone,
+        may_change: MayChange = anyone,
     ) -> Alias:  # fmt: skip
         """Let the name point to a version; where it does so already, nothing changes.
 
@@ -79,7 +74,7 @@ class Aliases:
             return point(connection, name, version, owner=owner, reason=reason, previous=previous)
 
     def rollback(
-        self, name: str, *, owner: str | None, expected: str | None = None, may_change: MayChange = _anyone
+        self, name: str, *, owner: str | None, expected: str | None = None, may_change: MayChange = anyone
     ) -> Alias:
         """Undo the newest move: back to the version before it that is still there; the next time one further.
 
@@ -106,7 +101,7 @@ class Aliases:
                 beneath = row.previous
             raise StateConflict(f"alias {name} has never pointed to another version that is still there")
 
-    def remove(self, name: str, *, owner: str | None, may_change: MayChange = _anyone) -> None:
+    def remove(self, name: str, *, owner: str | None, may_change: MayChange = anyone) -> None:
         """Forget the name; its history stays.
 
         Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.engine import Connection
 
 from service.store.clock import now
@@ -40,9 +40,13 @@ class Claims:
     ) -> Job | None:
         """Take the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
 
-        A job that needs more than `free_memory` is not passed over: small ones behind it would starve it.
+        A job that needs more than `free_memory` is passed over only by those that need none: others behind it would
+        starve it.
         """
-        for candidate in self._queued(kinds):
+        candidates = self._queued(kinds)
+        if free_memory is not None and any((each.memory_bytes or 0) > free_memory for each in candidates[:1]):
+            candidates = self._queued(kinds, weightless=True)
+        for candidate in candidates:
             if free_memory is not None and (candidate.memory_bytes or 0) > free_memory:
                 return None
             with writing(self._database) as connection:
@@ -186,7 +190,8 @@ class Claims:
             query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
             return [as_job(row) for row in connection.execute(query)]
 
-    def _queued(self, kinds: Sequence[Kind]) -> list[Any]:
+    def _queued(self, kinds: Sequence[Kind], *, weightless: bool = False) -> list[Any]:
+        """The next ones to be taken; `weightless`: of those that ask for no memory."""
         with reading(self._database) as connection:
             query = (
                 select(jobs.c.id, jobs.c.attempt, jobs.c.memory_bytes, jobs.c.started)
@@ -194,6 +199,8 @@ class Claims:
                 .order_by(jobs.c.priority.desc(), jobs.c.id)
                 .limit(_LOOKED_AT)
             )
+            if weightless:
+                query = query.where(func.coalesce(jobs.c.memory_bytes, 0) == 0)
             return list(connection.execute(query))
 
     def _overdue(self, owner: str, host: str, foreign_after: float) -> list[Job]:

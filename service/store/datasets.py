@@ -8,10 +8,13 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store.engine import Database, reading, writing
-from service.store.errors import Fenced, InUse, NotFound
+from service.store.errors import Fenced, InUse, NotAllowed, NotFound
 from service.store.jobs import count_using, insert_job
+from service.store.owners import MayChange, anyone
 from service.store.records import Dataset, NewJob
 from service.store.tables import datasets
+
+_NAMES_LOCK = 7_305_005  # the first half of an advisory lock; any number that nobody else takes
 
 
 class Datasets:
@@ -21,19 +24,41 @@ class Datasets:
         self._database = database
 
     def create(
-        self, name: str, version: str, *, options: dict[str, Any], size: int, job: NewJob
+        self,
+        name: str,
+        version: str,
+        *,
+        options: dict[str, Any],
+        size: int,
+        job: NewJob,
+        may_change: MayChange = anyone,
     ) -> tuple[Dataset, bool]:
         """A new version and the job that checks it; a version that is there or being checked stays as it is.
 
         A version that was refused before is checked anew. Returns it and whether a job was queued.
+
+        Args:
+            may_change: asked of the owner whom the name has in the moment the version is made.
+
+        Raises:
+            NotAllowed: the name is another's.
         """
         for last_try in (False, True):
             try:
-                return self._create(name, version, options, size, job)
+                return self._create(name, version, options, size, job, may_change)
             except IntegrityError:  # the same version, made at the same moment elsewhere: it is there now
                 if last_try:
                     raise
         raise AssertionError
+
+    def check_owner(self, name: str, may_change: MayChange) -> None:
+        """A name belongs to whoever made its first version: a newer one is what jobs get that ask by the bare name.
+
+        Raises:
+            NotAllowed: it is another's.
+        """
+        with reading(self._database) as connection:
+            _check_owner(connection, name, may_change)
 
     def get(self, ref: str) -> Dataset | None:
         with reading(self._database) as connection:
@@ -108,12 +133,17 @@ class Datasets:
         with reading(self._database) as connection:
             return int(connection.execute(query).scalar_one())
 
-    def _create(self, name: str, version: str, options: dict[str, Any], size: int, job: NewJob) -> tuple[Dataset, bool]:
+    def _create(
+        self, name: str, version: str, options: dict[str, Any], size: int, job: NewJob, may_change: MayChange
+    ) -> tuple[Dataset, bool]:  # fmt: skip
         ref = f"{name}.{version}"
         with writing(self._database) as connection:
+            if self._database.is_postgresql:  # two first versions of a name at once: SQLite has one writer anyway
+                connection.execute(select(func.pg_advisory_xact_lock(_NAMES_LOCK, func.hashtext(name))))
             there = _locked(connection, ref)
             if there is not None and there.state != "failed":
                 return there, False
+            _check_owner(connection, name, may_change)
             if there is not None:  # only the row that was seen: one made meanwhile is somebody else's check
                 connection.execute(delete(datasets).where(datasets.c.ref == ref))
             queued = insert_job(connection, job)
@@ -126,6 +156,13 @@ class Datasets:
                 .returning(datasets)
             ).one()  # fmt: skip
             return _dataset(row), True
+
+
+def _check_owner(connection: Connection, name: str, may_change: MayChange) -> None:
+    usable = select(datasets.c.owner).where(datasets.c.name == name, datasets.c.state != "failed")
+    first = connection.execute(usable.order_by(datasets.c.created, datasets.c.ref.desc()).limit(1)).first()
+    if first is not None and not may_change(first.owner):
+        raise NotAllowed("data sets of this name were made with another key; choose another name")
 
 
 def _locked(connection: Connection, ref: str) -> Dataset | None:

@@ -42,6 +42,7 @@ class Jobs:
         Raises:
             IdempotencyConflict: the key was used for another request.
             QuotaExceeded: the owner has `max_active` unfinished jobs.
+            NotFound: the uploaded data set has been deleted meanwhile.
         """
         for last_try in (False, True):
             try:
@@ -50,10 +51,7 @@ class Jobs:
                     if earlier is not None:
                         return earlier, False
                     _check_quota(connection, new.owner, max_active)
-                    # keeps an uploaded data set from being deleted before this transaction ends
-                    connection.execute(
-                        select(datasets.c.ref).where(datasets.c.ref == new.dataset).with_for_update(read=True)
-                    )
+                    _hold_dataset(connection, new)
                     job = insert_job(connection, new, job_id)
                     if idempotency is not None:
                         _keep_promise(connection, idempotency, job)
@@ -179,6 +177,13 @@ class Jobs:
             "retries": {kind: counters.get(f"retries.{kind}", 0) for kind in ("infra", "oom")},
             "tracker_errors": counters.get("tracker_errors", 0),
         }
+
+
+def _hold_dataset(connection: Connection, new: NewJob) -> None:
+    """Keep an uploaded data set from being deleted before this transaction ends."""
+    query = select(datasets.c.ref).where(datasets.c.ref == new.dataset).with_for_update(read=True)
+    if connection.execute(query).first() is None and new.is_uploaded:
+        raise NotFound(f"data set {new.dataset} has just been deleted")
 
 
 def insert_job(connection: Connection, new: NewJob, job_id: str | None = None) -> Job:

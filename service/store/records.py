@@ -74,6 +74,7 @@ class NewJob:
     priority: int = 0
     deadline: float | None = None
     memory_bytes: int | None = None
+    is_uploaded: bool = False  # its data set is an uploaded version, which must be there still
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from service.api.views import answer
 from service.store.records import Embedding
 from service.vectors.concluding import index_job, most_memory, publish_job, settled
 from service.vectors.retention import remove_version
+from trainer.config import PRINTABLE
 
 MAX_PAGE = 500
 
@@ -35,7 +36,7 @@ def add_versions(router: APIRouter) -> None:
         request: Request,
         dataset: Annotated[
             str | None,
-            Query(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$", description="with its version, or all of that name"),
+            Query(max_length=128, pattern=PRINTABLE, description="with its version, or all of that name"),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of a page")] = None,

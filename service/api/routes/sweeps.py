@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_thread, settings_of
+from service.api.access import in_turn, settings_of
 from service.api.examples import SWEEPS
 from service.api.openapi import refusals
 from service.api.problems import Problem
@@ -60,7 +60,7 @@ def add_sweeps(router: APIRouter) -> None:
                 "trials": rows(spec, found, shown), "next": shown[-1] if len(numbers) > limit else None,
             }  # fmt: skip
 
-        return answer(await in_thread(collect))
+        return answer(await in_turn(request.app.state.curves, collect))
 
     @router.get(
         "/v1/sweeps/{job_id}/best", response_model=TrainSpec, operation_id="get_best_spec", tags=["sweeps"],
@@ -70,7 +70,7 @@ def add_sweeps(router: APIRouter) -> None:
         """Ready for `POST /v1/jobs`. Among trials that have ended, by the sweep's objective on validation data."""
         job = await find_job(request, job_id, _RESOURCE)
         settings = settings_of(request)
-        spec = await in_thread(lambda: chosen_spec(*_read(job, settings.run_directory(job_id))))
+        spec = await in_turn(request.app.state.curves, lambda: chosen_spec(*_read(job, settings.run_directory(job_id))))
         if spec is None:
             raise Problem(404, "no trial has ended well yet, so there is no best one")
         return answer(spec.model_dump(mode="json"))

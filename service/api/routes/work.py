@@ -23,12 +23,14 @@ from service.api.views import answer, job_document
 from service.discarded import discard
 from service.settings import Settings
 from service.store import Store
+from service.store.errors import NotFound
 from service.store.records import Idempotency, Job, Kind, NewJob
 from service.vectors.concluding import settled
+from trainer.config import PRINTABLE
+from trainer.errors import InvalidInput
 
 MAX_PAGE = 500
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 Prepare = Callable[[dict[str, Any], submission.Request, Store, Settings], NewJob]
 
@@ -82,7 +84,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     )  # fmt: skip
     async def submit(
         request: Request,
-        name: Annotated[str | None, Query(min_length=1, max_length=200, pattern=_PRINTABLE)] = None,
+        name: Annotated[str | None, Query(min_length=1, max_length=200, pattern=PRINTABLE)] = None,
         priority: Annotated[int, Query(ge=-100, le=100, description="higher ones start first")] = 0,
         deadline_minutes: Annotated[
             float | None, Query(gt=0, le=1e6, allow_inf_nan=False, description="from now; then it fails")
@@ -117,7 +119,10 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
             job, is_new = wanted, False
         else:
             most = settings.max_active_jobs
-            job, is_new = await write(request, store.jobs.submit, wanted, idempotency=promise, max_active=most)
+            try:
+                job, is_new = await write(request, store.jobs.submit, wanted, idempotency=promise, max_active=most)
+            except NotFound as error:
+                raise InvalidInput(f"data.imported: {error}") from error
         made = job_document(job, mlflow_ui_url=settings.mlflow_ui_url)
         headers = {"Location": made["links"]["self"]} | ({} if is_new else {"Idempotent-Replayed": "true"})
         return answer(made, status=202, headers=headers)
@@ -129,7 +134,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     async def list_(
         request: Request,
         state: Annotated[list[State] | None, Query(max_length=6, description="only these; may be repeated")] = None,
-        dataset: Annotated[str | None, Query(max_length=128, pattern=_PRINTABLE)] = None,
+        dataset: Annotated[str | None, Query(max_length=128, pattern=PRINTABLE)] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:

@@ -9,9 +9,12 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +46,30 @@ def test_ready_only_with_dispatcher_database_and_disk(serve: Any, monkeypatch: p
     problem = checked(full.http.get("/readyz"), 503)
     assert "disk" in problem.detail
     assert full.http.get("/livez").json() == {"status": "alive"}
+
+
+def test_who_asks_while_the_first_look_is_under_way_waits_for_what_it_finds(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+    readiness = live.app.state.readiness
+    real = readiness._look
+
+    def slow() -> list[str]:
+        looking.set()
+        go_on.wait(120)
+        return real()
+
+    monkeypatch.setattr(readiness, "_look", slow)
+    monkeypatch.setattr("service.api.readiness._PATIENCE", 120.0)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(httpx.get, f"{live.url}/readyz", timeout=120)]
+        assert looking.wait(120)
+        asked += [pool.submit(httpx.get, f"{live.url}/readyz", timeout=120) for _ in range(3)]
+        _, early = wait(asked[1:], timeout=0.5)
+        go_on.set()
+        assert len(early) == 3, "it was answered before anybody knew"
+        assert [each.result().status_code for each in asked] == [503] * 4
 
 
 def test_figures_for_prometheus(live: Live) -> None:

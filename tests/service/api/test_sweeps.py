@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.api.routes import sweeps
 from service.api.schemas import Series, Trials
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
@@ -81,3 +82,19 @@ def test_cancel_delete_and_events_as_of_a_job(live: Live, sweep: dict[str, Any])
     assert "event: state" in live.http.get(sweep["links"]["events"]).text
     assert live.http.delete(own).status_code == 204
     checked(live.http.get(own), 404)
+
+
+@pytest.mark.parametrize("what", ["trials", "best"])
+def test_journals_which_may_be_large_are_read_a_few_at_a_time(
+    live: Live, sweep: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    real = sweeps.read_sweep
+
+    def noted(folder: Any) -> Any:
+        taken.append(live.app.state.curves.borrowed_tokens)
+        return real(folder)
+
+    monkeypatch.setattr(sweeps, "read_sweep", noted)
+    live.http.get(sweep["links"][what])
+    assert taken == [1]

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from service.dispatch.dispatcher import SHORT, TRAINING, Dispatcher
+from service.dispatch.local import LocalRunner
 from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
 from tests.service.dispatch.standin_trainer import losses
 
@@ -57,6 +59,15 @@ def test_no_more_run_at_a_time_than_memory_allows(dispatching, store, go):
     until(lambda: held_at(store, jobs, 2))
     go.touch()
     assert most_at_a_time(store, jobs) == 1
+
+
+def test_short_jobs_get_a_place_before_training_takes_the_memory(store, settings, orders, monkeypatch):
+    """Else uploads would wait until all training that is queued is done."""
+    asked = []
+    real = store.claims.claim
+    monkeypatch.setattr(store.claims, "claim", lambda *given, **how: asked.append(how["kinds"]) or real(*given, **how))
+    Dispatcher(settings, store, LocalRunner(), orders=orders).step()
+    assert asked == [SHORT, TRAINING]
 
 
 def test_higher_priority_goes_first(dispatching, store, settings):

@@ -1,0 +1,63 @@
+"""What several want at once, or one takes away while another counts on it: names, data sets, memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.store import Store
+from service.store.errors import NotAllowed, NotFound
+from service.store.records import Dataset, NewJob
+from tests.service.store.conftest import at_once
+
+
+def upload(store: Store, name: str, version: str, owner: str, **options) -> tuple[Dataset, bool]:
+    job = NewJob("import", {}, "h", f"{name}.{version}", owner=owner)
+    return store.datasets.create(name, version, options={}, size=1, job=job, **options)
+
+
+def test_of_many_keys_that_take_a_new_name_at_once_one_has_it(store):
+    got = at_once(6, lambda n: upload(store, "papers", f"{n:012x}", f"key{n}", may_change=f"key{n}".__eq__))
+    assert sum(isinstance(each, NotAllowed) for each in got) == 5
+    (mine,) = store.datasets.versions("papers")
+    with pytest.raises(NotAllowed):
+        store.datasets.check_owner("papers", "another".__eq__)
+    store.datasets.check_owner("papers", mine.owner.__eq__)
+    upload(store, "papers", "f" * 12, mine.owner, may_change=mine.owner.__eq__)
+    assert len(store.datasets.versions("papers")) == 2
+
+
+def test_a_name_whose_versions_were_all_refused_is_anyone_s(store):
+    made, _ = upload(store, "papers", "0" * 12, "first")
+    store.datasets.finish(made.ref, made.job_id, failure="no graph")
+    assert upload(store, "papers", "1" * 12, "second", may_change="second".__eq__)[1]
+
+
+def test_no_job_is_taken_for_an_upload_that_was_deleted_meanwhile(store):
+    made, _ = upload(store, "papers", "0" * 12, "me")
+    store.datasets.finish(made.ref, made.job_id, about={"nodes": 4})
+    new = NewJob("train", {}, "h", made.ref, is_uploaded=True)
+    done, _ = store.jobs.submit(new)
+    store.jobs.cancel(done.id)
+    store.datasets.delete(made.ref)
+    with pytest.raises(NotFound, match=r"papers\.0{12} has just been deleted"):
+        store.jobs.submit(new)
+    assert store.jobs.list(kind="train")[0][0].id == done.id, "the only one"
+    store.jobs.submit(NewJob("train", {}, "h", "digits"))  # is no row at all
+
+
+def test_what_needs_no_memory_passes_by_what_does_not_fit_and_nothing_else_does(store):
+    def queue(memory: int | None) -> str:
+        return store.jobs.submit(NewJob("import", {}, "h", "d", memory_bytes=memory))[0].id
+
+    def claim(free: int | None) -> str | None:
+        job = store.claims.claim("me", kinds=("import",), lease_seconds=60, free_memory=free)
+        return None if job is None else job.id
+
+    large = [queue(400) for _ in range(10)]  # more than are looked at in one go
+    small, none, zero = queue(100), queue(None), queue(0)
+    assert [claim(200), claim(200), claim(200)] == [none, zero, None]
+    assert claim(400) == large[0]
+    assert claim(None) == large[1]
+    for job_id in large[2:]:
+        store.jobs.cancel(job_id)
+    assert claim(200) == small
