@@ -109,6 +109,8 @@ bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; n
 
 secrets:  ## random passwords and tokens for docker compose, in .env
 	@$(PYTHON) docker/secrets.py
+	@# containers mount these; a checkout under a strict umask would close them to the users in there
+	@chmod 0755 docker/postgres/init.sh docker/backup.sh docker/restore.sh
 
 clean:  ## remove the environment and caches; runs stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

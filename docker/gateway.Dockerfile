@@ -6,8 +6,8 @@ FROM caddy:2.11.7-alpine
 # (cap_drop) it would not even start. What must outlive a restart (certificates, keys) is in /data, which a new volume
 # takes over with its owner.
 RUN setcap -r /usr/bin/caddy \
-    && install -d -o 10001 -g 10001 -m 0700 /data /config
-COPY docker/gateway/Caddyfile /etc/caddy/Caddyfile
+    && chown -R 10001:10001 /data /config
+COPY --chmod=0644 docker/gateway/Caddyfile /etc/caddy/Caddyfile
 USER 10001:10001
 EXPOSE 8080 8443
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8081/"]

@@ -18,7 +18,7 @@ RUN pip install -c constraints.txt "mlflow[auth]" "psycopg[binary]" && pip unins
 
 FROM python:3.11.14-slim-bookworm
 COPY --from=build /opt/nml /opt/nml
-COPY docker/mlflow/basic_auth.ini /etc/mlflow/basic_auth.ini
+COPY --chmod=0644 docker/mlflow/basic_auth.ini /etc/mlflow/basic_auth.ini
 # A named volume takes its owner from the image, so the folder exists here and belongs to the user.
 RUN useradd --uid 10001 --no-log-init --no-create-home --home-dir /tmp nml && install -d -o nml -g nml /mlflow
 ENV PATH=/opt/nml/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 MLFLOW_AUTH_CONFIG_PATH=/etc/mlflow/basic_auth.ini \

@@ -148,7 +148,11 @@ def test_what_images_copy_is_in_the_build_context(name):
     allowed = [line[1:] for line in lines if line.startswith("!") and line != "!docker"]
     for word, rest in read(name):
         if word == "COPY" and "--from" not in rest:
-            for source in rest.split()[:-1]:
+            given = rest.split()
+            sources = [word for word in given[:-1] if not word.startswith("--")]
+            if sources[0].startswith("docker/"):
+                assert "--chmod=0644" in given, "another user than the one who checked it out reads it"
+            for source in sources:
                 assert (ROOT / source).exists()
                 assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
     assert {"*", "docker/*", "**/__pycache__"} <= set(lines)

@@ -11,14 +11,16 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+MOUNTED = ("docker/postgres/init.sh", "docker/backup.sh", "docker/restore.sh")
 NEEDED = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
 
 
 def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
     """`make secrets` in a copy of the project that has no .venv."""
-    (folder / "docker").mkdir(exist_ok=True)
-    for name in ("docker/secrets.py", ".env.example", "Makefile"):
+    (folder / "docker" / "postgres").mkdir(parents=True, exist_ok=True)
+    for name in ("docker/secrets.py", ".env.example", "Makefile", *MOUNTED):
         shutil.copy(ROOT / name, folder / name)
+        (folder / name).chmod(0o700)  # as under a strict umask
     return subprocess.run(["make", "secrets"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -51,6 +53,13 @@ def test_make_secrets_keeps_what_is_there(tmp_path):
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     assert make_secrets(tmp_path).returncode == 0
     assert (tmp_path / ".env").read_text() == first
+
+
+def test_make_secrets_opens_what_containers_mount_to_the_users_in_there(tmp_path):
+    volumes = re.findall(r"- \./(\S+?):", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert set(volumes) == set(MOUNTED)
+    make_secrets(tmp_path)
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in MOUNTED} == {0o755}
 
 
 def test_two_at_once_agree_on_one_set(tmp_path):
