@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from service.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-PATIENCE = 5.0  # seconds for a command that a person waits for; enough for a restart of the API
+PATIENCE = 15.0  # seconds for a command that a person waits for: a busy service asks for 5 or 10
+ABSENCE = 5.0  # of them while nothing answers; enough for a restart of the API, and for a mistyped address
 LONG_PATIENCE = 600.0  # for one that follows a job: the service may be updated meanwhile
 
 UrlOption = Annotated[
@@ -31,7 +32,8 @@ def connected(url: str | None, key: str | None, *, patience: float = PATIENCE) -
     """A client that tells on standard error when it has to try again."""
     from service.client import Client
 
-    with Client(url, key, patience=patience, notice=say) as client:
+    absence = ABSENCE if patience <= PATIENCE else None  # who waits for long waits for an absent service as well
+    with Client(url, key, patience=patience, absence=absence, notice=say) as client:
         yield client
 
 

@@ -78,14 +78,14 @@ def classify(
     wanted = None if predict is None else [row[0] for row in _columns(predict, "id")]
     with connected(url, key) as client:
         found = client.vectors.classify(ref, given, wanted, seed=seed)
+    text = _as_csv(found)
+    if out is not None:
+        _write(out, text)
     if as_json:
         typer.echo(json.dumps(found.document))
         return
-    text = _as_csv(found)
     if out is None:
         typer.echo(text, nl=False)
-    else:
-        _write(out, text)
     judged = "too few labels to judge it" if found.accuracy is None else f"accuracy {100 * found.accuracy:.2f} %"
     where = "" if out is None else f" in {out}"
     say(f"{len(found.ids):,} labels{where}, from {len(given):,}: {judged}. {found.protocol}")

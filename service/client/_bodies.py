@@ -23,7 +23,7 @@ def node_ids(ids: Any) -> Any:
     """Node ids as a list that JSON can hold.
 
     Raises:
-        InvalidInput: one is neither a whole number nor text.
+        InvalidInput: one is neither a whole number nor text, or has no form in UTF-8.
     """
     if isinstance(ids, str | bytes):
         raise InvalidInput("give node ids as a list, also a single one")
@@ -31,6 +31,10 @@ def node_ids(ids: Any) -> Any:
     for at, node in enumerate(found):
         if not isinstance(node, int | str) or isinstance(node, bool):
             raise InvalidInput(f"ids.{at}: {node!r} is no node id; ids are whole numbers or text")
+        try:
+            str(node).encode()
+        except ValueError as error:  # half of a surrogate pair, or a number of more digits than Python writes
+            raise InvalidInput(f"ids.{at}: cannot be sent ({error}); write it as text that UTF-8 has") from error
     return found
 
 
@@ -51,19 +55,14 @@ def matrix(vectors: Any) -> Floats:
     return np.ascontiguousarray(found)
 
 
-def starts(items: Any, size: int) -> range:
-    """Where parts begin; a single empty one of nothing, so that the service says what it thinks of it."""
-    return range(0, max(1, len(items)), size)
-
-
 def as_json(document: Any) -> bytes:
-    """A JSON body; numpy's arrays and numbers become plain ones.
+    """A JSON body, in UTF-8; numpy's arrays and numbers become plain ones.
 
     Raises:
-        InvalidInput: something in it has no form in JSON, such as NaN.
+        InvalidInput: something in it has no form in JSON, such as NaN, or in UTF-8.
     """
-    try:
-        return json.dumps(document, allow_nan=False, default=_plain).encode()
+    try:  # not as ASCII, which takes two or three times the bytes for other letters
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"this cannot be written as JSON: {error}") from error
 

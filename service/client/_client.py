@@ -55,6 +55,7 @@ class Client:
         *,
         timeout: float = 30.0,
         patience: float = 30.0,
+        absence: float | None = None,
         notice: Notice | None = None,
         transport: httpx.BaseTransport | None = None,
     ):
@@ -64,12 +65,15 @@ class Client:
             key: from `nml keys create`; none: NML_API_KEY if that is set; "": no key.
             timeout: seconds to wait for a single answer.
             patience: seconds to go on trying while there is none.
+            absence: of them, for a service that has not answered a call at all, even that it is busy; none: all.
             notice: told, in a sentence, when an attempt failed and others follow.
             transport: for httpx, in place of a connection.
         """
         url = url or os.environ.get("NML_URL") or DEFAULT_URL
         key = os.environ.get("NML_API_KEY") if key is None else key
-        self._wire = Wire(url, key, timeout=timeout, patience=patience, notice=notice, transport=transport)
+        self._wire = Wire(
+            url, key, timeout=timeout, patience=patience, absence=absence, notice=notice, transport=transport
+        )
         self.vectors = Vectors(self._wire)  # published embeddings: lookup, neighbours, new nodes, files
 
     @property

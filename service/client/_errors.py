@@ -25,6 +25,7 @@ class ApiError(TrainerError):
         title, detail: of the problem document (RFC 9457).
         errors: {"field": …, "message": …} for each field that is wrong.
         retry_after: seconds after which the service wants to be asked again, if it said so.
+        may_be_done: an earlier attempt of this call got no answer that tells, and may have been carried out.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ApiError(TrainerError):
         super().__init__(status, title, detail, errors)
         self.status, self.title, self.detail, self.errors = status, title, detail, tuple(errors)
         self.retry_after = retry_after
+        self.may_be_done = False  # known to who makes the attempts
         self.kind = "invalid" if 300 <= status < 500 and status != 429 else "infra"
         self.exit_code = EXIT_CODES[self.kind]
 
@@ -53,10 +55,11 @@ class ApiError(TrainerError):
 class Unreachable(Infrastructure):
     """No answer came from the service's address."""
 
-    def __init__(self, url: str, reason: str, *, for_good: bool = False):
+    def __init__(self, url: str, reason: str, *, for_good: bool = False, sent: bool = True):
         super().__init__(url, reason)
         self.url, self.reason = url, reason
         self.for_good = for_good  # waiting does not help: no such host, a certificate that is not trusted
+        self.sent = sent  # there was a connection, so that the request may have been carried out
 
     def __str__(self) -> str:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ from service.client._wire import Wire
 from trainer.errors import InvalidInput
 
 PAGE = 100
+LONGEST_QUOTED = 4_000  # characters of a URL for what may be any text; proxies take 8,000 or so in all
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -33,6 +34,14 @@ def segment(text: str) -> str:
 def quoted(node: int | str) -> str:
     """A node id, which may be any text, as the end of a path. Dots too: `..` would lead elsewhere."""
     return quote(str(node), safe="").replace(".", "%2E")
+
+
+def can_be_in_query(texts: Sequence[Any]) -> bool:
+    """Whether a list of texts can stand in the query string of a URL. An empty one would leave no trace there."""
+    try:
+        return 0 < sum(len(f"&labels={quote(text, safe='')}") for text in texts) <= LONGEST_QUOTED
+    except (TypeError, UnicodeEncodeError):  # no text, or none that a URL can hold
+        return False
 
 
 def pages(wire: Wire, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:

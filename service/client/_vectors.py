@@ -26,13 +26,13 @@ from service.client._bodies import (
     columns_from,
     matrix,
     node_ids,
-    starts,
     version_of,
 )
 from service.client._documents import Job, job_from
 from service.client._downloads import Progress, save
 from service.client._errors import ApiError, JobFailed
-from service.client._paths import pages, path_of, quoted, segment
+from service.client._parts import ask_in_parts, id_sizes, row_sizes
+from service.client._paths import LONGEST_QUOTED, can_be_in_query, pages, path_of, quoted, segment
 from service.client._vector_documents import Alias, Classified, Embedded, Lookup, Neighbors, NodeId, Version
 from service.client._wire import CONNECT_SECONDS, Wire
 from trainer.errors import Infrastructure, InvalidInput
@@ -122,17 +122,24 @@ class Vectors:
             ApiError: 404, the version has no such node.
         """
         (node,) = node_ids([node])
-        path = f"{path_of(_EMBEDDINGS, ref, 'nodes')}/{quoted(node)}"
-        return array_from(self._wire.request("GET", path, headers=accepting(NPY))).reshape(-1)
+        path, end = path_of(_EMBEDDINGS, ref, "nodes"), quoted(node)
+        if len(end) <= LONGEST_QUOTED:
+            return array_from(self._wire.request("GET", f"{path}/{end}", headers=accepting(NPY))).reshape(-1)
+        found = self.lookup(ref, [node])  # too long for a URL
+        if found.unknown:
+            raise ApiError(httpx.codes.NOT_FOUND, "Not Found", "there is no node with this id in this version")
+        return found.vectors.reshape(-1)
 
     def lookup(self, ref: str, ids: Iterable[NodeId] | np.ndarray[Any, Any]) -> Lookup:
         """Vectors of any number of nodes, all of one version; nodes that it does not have are NaN rows and named."""
         import numpy as np
 
-        nodes, parts, version = node_ids(ids), [], None
-        for start in starts(nodes, LOOKUP_IDS):
-            path = path_of(_EMBEDDINGS, version or ref, "lookup")
-            response = self._ask(path, {"ids": nodes[start : start + LOOKUP_IDS]}, accept=NPY)
+        nodes, parts, version = node_ids(ids), list[Any](), None
+
+        def ask(part: Any) -> httpx.Response:
+            return self._ask(path_of(_EMBEDDINGS, version or ref, "lookup"), {"ids": part}, accept=NPY)
+
+        for _, response in ask_in_parts(nodes, LOOKUP_IDS, ask, sizes=id_sizes(nodes), limits=("ids", "body")):
             version = version_of(response)
             parts.append(array_from(response))
         vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -174,13 +181,21 @@ class Vectors:
             "backend": backend,
         }  # fmt: skip
         where = {"labels": [*labels]} if labels is not None else None if among is None else {"ids": node_ids(among)}
-        queries = node_ids(ids) if ids is not None else matrix(vectors)
+        queries: Any = node_ids(ids) if ids is not None else matrix(vectors)
+        binary = ids is None and (where is None or can_be_in_query(where.get("labels", ())))
         found: Any = []
-        for start in starts(queries, QUERIES):
+
+        def ask(part: Any) -> httpx.Response:
             path = path_of(_EMBEDDINGS, found[0][1]["version"] if found else ref, "neighbors")
-            part = queries[start : start + QUERIES]
-            document = self._wire.parsed(self._search(path, part, options, where, by_id=ids is not None))
-            found.append((start, {**document, "by_position": ids is None}))
+            if binary:
+                return self._search(path, part, {**options, **(where or {})})
+            body = {"vectors" if ids is None else "ids": part, **options}
+            return self._ask(path, body if where is None else {**body, "filter": where})
+
+        sizes = None if binary else row_sizes(queries) if ids is None else id_sizes(queries)
+        limits = ("include_vectors",) if binary else ("include_vectors", "body")  # a binary body has a wrong shape
+        for start, response in ask_in_parts(queries, QUERIES, ask, sizes=sizes, limits=limits):
+            found.append((start, {**self._wire.parsed(response), "by_position": ids is None}))
         return _read.neighbors_from(found, vectors=include_vectors)
 
     # New nodes, and labels
@@ -222,10 +237,13 @@ class Vectors:
         if predict is None:
             return self._classify_others(self.get(ref), body)
         nodes, pages = node_ids(predict), list[Any]()
-        for start in starts(nodes, PREDICTED):
+
+        def ask(part: Any) -> httpx.Response:
             path = path_of(_EMBEDDINGS, pages[0]["version"] if pages else ref, "classify")
-            part = nodes[start : start + PREDICTED]
-            pages.append(self._wire.parsed(self._ask(path, {**body, "predict": part})))
+            return self._ask(path, {**body, "predict": part})
+
+        for _, response in ask_in_parts(nodes, PREDICTED, ask, limits=("body",)):
+            pages.append(self._wire.parsed(response))
         return _read.classified_from(pages)
 
     def _classify_others(self, of: Version, body: Mapping[str, Any]) -> Classified:
@@ -283,9 +301,9 @@ class Vectors:
         try:
             return _read.alias_from(self._send("PUT", path_of(_ALIASES, name), body))
         except ApiError as error:
-            found = self._alias(name) if error.status == httpx.codes.CONFLICT else None
+            found = self._moved(name, error)
             if found and found.version == version and not found.automatic:
-                return found  # by us, where the answer to an earlier attempt was lost
+                return found
             raise
 
     def rollback_alias(self, name: str) -> Alias:
@@ -296,9 +314,9 @@ class Vectors:
                 self._send("PUT", path_of(_ALIASES, name), {"rollback": True, "expected": before.version})
             )
         except ApiError as error:
-            found = self._alias(name) if error.status == httpx.codes.CONFLICT else None
+            found = self._moved(name, error)
             if found and found.seq == before.seq + 1 and found.history[:1] and found.history[0]["reason"] == "rollback":
-                return found  # by us, where the answer to an earlier attempt was lost
+                return found
             raise
 
     def remove_alias(self, name: str) -> None:
@@ -315,12 +333,10 @@ class Vectors:
         headers = accepting(accept) | {"Content-Type": JSON}
         return self._wire.request("POST", path, content=as_json(body), headers=headers, timeout=_PATIENT)
 
-    def _search(self, path: str, part: Any, options: Mapping[str, Any], where: Any, *, by_id: bool) -> httpx.Response:
-        if by_id or where is not None:
-            body = {"ids": part} if by_id else {"vectors": part}
-            return self._ask(path, {**body, **options, **({} if where is None else {"filter": where})})
-        headers = accepting(JSON) | {"Content-Type": NPY}
-        return self._wire.request("POST", path, content=as_npy(part), params=options, headers=headers, timeout=_PATIENT)
+    def _search(self, path: str, vectors: Floats, options: Mapping[str, Any]) -> httpx.Response:
+        """As `_ask`, with vectors in binary form: a fifth of the bytes, and more of them may be sent."""
+        headers, content = accepting(JSON) | {"Content-Type": NPY}, as_npy(vectors)
+        return self._wire.request("POST", path, content=content, params=options, headers=headers, timeout=_PATIENT)
 
     def _has_trained(self, name: str, missing: ApiError) -> bool:
         """Whether the job has succeeded; `missing` is raised if there is no such job either."""
@@ -334,7 +350,13 @@ class Vectors:
             raise JobFailed(job.id, job.failure_kind or job.state, job.failure_message or job.state)
         return job.is_terminal
 
-    def _alias(self, name: str) -> Alias | None:
+    def _moved(self, name: str, error: ApiError) -> Alias | None:
+        """Where an alias points after a conflict with what may be our own move, whose answer was lost.
+
+        None: no attempt before the refused one can have moved it, so it was somebody else.
+        """
+        if error.status != httpx.codes.CONFLICT or not error.may_be_done:
+            return None
         try:
             return self.alias(name)
         except ApiError:

@@ -22,6 +22,7 @@ from service.settings import is_loopback
 from trainer.errors import Infrastructure, InvalidInput
 
 BUSY = {429, 502, 503, 504}  # may be otherwise in a moment
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # no connection: nothing was done
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds
 CONNECT_SECONDS = 5.0
 
@@ -29,32 +30,40 @@ Notice = Callable[[str], None]
 
 
 class Patience:
-    """Pauses that grow from one failure to the next; so many seconds after the first of a series it gives up."""
+    """Pauses that grow from one failure to the next; so many seconds after the first of a series it gives up.
 
-    def __init__(self, seconds: float, notice: Notice | None):
-        self._seconds, self._notice = seconds, notice
+    Args:
+        seconds: for a service that is busy, or restarts.
+        absence: for one that has not answered yet, as it may not be there at all.
+    """
+
+    def __init__(self, seconds: float, absence: float, notice: Notice | None):
+        self._seconds, self._absence, self._notice = seconds, absence, notice
         self._pause = FIRST_PAUSE
-        self._until: float | None = None
+        self._since: float | None = None
+        self._has_answered = False
 
     def reset(self) -> None:
         """The service has answered: the next failure is a first one."""
-        self._pause, self._until = FIRST_PAUSE, None
+        self._pause, self._since, self._has_answered = FIRST_PAUSE, None, True
 
     def pause(self, error: ApiError | Unreachable, at_least: float = 0.0) -> None:
         """Sleep before the next attempt; raise the error if waiting cannot help, or has been tried for long enough."""
         if isinstance(error, ApiError):
             hopeless, at_least = error.status not in BUSY, max(at_least, error.retry_after or 0.0)
+            self._has_answered = True
         else:
             hopeless = error.for_good
         if hopeless:
             raise error
-        if self._until is None:
-            self._until = time.monotonic() + self._seconds
-            if self._notice is not None and self._seconds > 0:
-                self._notice(f"{error} Trying again for up to {self._seconds:g} s.")
+        now, is_first = time.monotonic(), self._since is None
+        self._since = since = now if self._since is None else self._since
+        limit = self._seconds if self._has_answered else self._absence
         seconds = max(at_least, self._pause * random.uniform(0.5, 1.0))  # so that many clients do not come at once
-        if time.monotonic() + seconds > self._until:
+        if now + seconds > since + limit:
             raise error
+        if is_first and self._notice is not None:  # only now that another attempt is certain
+            self._notice(f"{error} Trying again for up to {limit:g} s.")
         time.sleep(seconds)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -69,10 +78,12 @@ class Wire:
         *,
         timeout: float,
         patience: float,
+        absence: float | None,
         notice: Notice | None,
         transport: httpx.BaseTransport | None,
     ):
-        self.url, self._seconds, self._notice = _address(url), patience, notice
+        self.url, self._notice = _address(url), notice
+        self._seconds, self._absence = patience, patience if absence is None else absence
         headers = {"Accept": "application/json, application/problem+json"}
         if key:
             if not (key.isascii() and key.isprintable()) or " " in key:
@@ -93,23 +104,28 @@ class Wire:
 
     def patience(self) -> Patience:
         """For a caller with a loop of its own."""
-        return Patience(self._seconds, self._notice)
+        return Patience(self._seconds, self._absence, self._notice)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """The answer, read whole; asked again while the service is busy or away. `options` are httpx's.
 
         Raises:
-            ApiError: the service refused.
+            ApiError: the service refused; `may_be_done` if that may be because an earlier attempt was carried out.
             Unreachable: no answer, for as long as patience lasts.
         """
-        patience = self.patience()
+        patience, may_be_done = self.patience(), False
         while True:
             try:
                 with self.opened(method, path, **options) as response:
                     response.read()
                     return response
-            except (ApiError, Unreachable) as error:
+            except ApiError as error:
+                error.may_be_done = may_be_done
                 patience.pause(error)
+                may_be_done |= error.status != httpx.codes.TOO_MANY_REQUESTS  # which refuses before anything is done
+            except Unreachable as error:
+                patience.pause(error)
+                may_be_done |= error.sent
 
     def document(self, method: str, path: str, **options: Any) -> Any:
         """As `request`; the JSON document in the answer."""
@@ -129,16 +145,11 @@ class Wire:
 
     def delete(self, path: str) -> None:
         """As `request`; that the thing is gone is no failure if an attempt of ours may have removed it."""
-        patience, may_be_done = self.patience(), False
-        while True:
-            try:
-                with self.opened("DELETE", path):
-                    return
-            except (ApiError, Unreachable) as error:
-                if may_be_done and isinstance(error, ApiError) and error.status == httpx.codes.NOT_FOUND:
-                    return
-                patience.pause(error)
-                may_be_done = True
+        try:
+            self.request("DELETE", path)
+        except ApiError as error:
+            if not (error.may_be_done and error.status == httpx.codes.NOT_FOUND):
+                raise
 
     @contextmanager
     def opened(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
@@ -151,7 +162,8 @@ class Wire:
                 yield response
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
-            raise Unreachable(self.url, reason, for_good=_is_for_good(error)) from error
+            sent = not isinstance(error, _UNSENT)
+            raise Unreachable(self.url, reason, for_good=_is_for_good(error), sent=sent) from error
 
     def _refusal(self, response: httpx.Response) -> ApiError:
         status = response.status_code

@@ -8,14 +8,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
+from service.client import _wire
+from service.client._vector_documents import classified_from
+from service.client._vectors import Vectors
 from service.settings import Settings
 from tests.service.api.server import Live, serving
 from tests.service.cli.commands import NML, nml
+from tests.service.client.clock import Clock
 from tests.service.client.published import conclude, nearest, published, trained
 from tests.service.terminal import shown_on_terminal
+from tests.trainer.mlflow_server import free_port
 
 
 @pytest.fixture
@@ -140,6 +146,38 @@ def test_aliases_are_set_listed_rolled_back_and_removed(live: Live):
     nml("alias", "production", "--remove")
     assert "removed" in nml("unpublish", one).stderr
     assert [document["version"] for document in json.loads(nml("embeddings", "--json").stdout)] == [two]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_predicted_labels_are_written_whatever_is_printed(tmp_path: Path, monkeypatch, form):
+    page = {
+        "version": "v", "classes": ["a", "b"], "accuracy": None, "protocol": "a probe", "ids": [7, "p,1"],
+        "labels": ["a", "b"], "confidence": [0.75, 1.0],
+    }  # fmt: skip
+    monkeypatch.setattr(Vectors, "classify", lambda *_, **__: classified_from([page]))
+    (tmp_path / "some.csv").write_text("id,label\n1,a\n2,b\n")
+    out = tmp_path / "all.csv"
+    done = nml("classify", "--labels", str(tmp_path / "some.csv"), "--out", str(out), *form)
+    assert out.read_text() == 'id,label,confidence\n7,a,0.75\n"p,1",b,1\n'
+    assert (json.loads(done.stdout) == page) if form else (done.stdout == "")
+
+
+def test_a_busy_service_is_waited_for_but_an_absent_one_is_named_soon(live: Live, monkeypatch):
+    clock, answered = Clock(), list[int]()
+    monkeypatch.setattr(_wire, "time", clock)
+
+    def first_busy(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        answered.append(503 if not answered else 200)
+        return httpx.Response(answered[-1], headers={"Retry-After": "10"}, json={"items": [], "next": None})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(httpx.HTTPTransport, "handle_request", first_busy)
+        assert "Trying again for up to 15 s" in nml("alias").stderr
+    assert (answered, clock.now) == ([503, 200], 10)
+    clock.now = 0.0
+    told = nml("alias", "--url", f"http://127.0.0.1:{free_port()}", code=5).stderr
+    assert "Trying again for up to 5 s" in told
+    assert 2 < clock.now <= 5
 
 
 def test_publish_and_index_say_what_they_began(live: Live):

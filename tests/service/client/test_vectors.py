@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.client import ApiError, Client, JobFailed, _vectors
+from service.client import Alias, ApiError, Client, JobFailed, _vectors
 from tests.service.api.server import SMALL, Live
 from tests.service.client.proxy import Proxy, proxying
 from tests.service.client.published import conclude, nearest, published, trained
@@ -266,6 +266,36 @@ def test_aliases_move_and_roll_back_and_leave_a_history(live: Live, client: Clie
     vectors.delete(one)
     with pytest.raises(ApiError):
         vectors.set_alias("latest", two)
+
+
+def test_of_two_who_make_the_same_move_only_one_has_made_it(live: Live, client: Client):
+    one, two = (published(live, 5, 4).version for _ in range(2))
+    client.vectors.set_alias("production", one, expected="")
+    for expected in ("", two):
+        with pytest.raises(ApiError) as error:
+            client.vectors.set_alias("production", one, expected=expected)
+        assert error.value.status == 409
+    assert client.vectors.alias("production").seq == 1
+
+
+def test_somebody_elses_roll_back_is_not_taken_for_ones_own(live: Live, client: Client, monkeypatch):
+    one, two = (published(live, 5, 4).version for _ in range(2))
+    for version in (one, two):
+        client.vectors.set_alias("production", version)
+    look, looks = client.vectors.alias, []
+
+    def look_and_be_overtaken(name: str) -> Alias:
+        looks.append(found := look(name))
+        if len(looks) == 1:
+            with Client(live.url, key="") as other:
+                other.vectors.rollback_alias(name)
+        return found
+
+    monkeypatch.setattr(client.vectors, "alias", look_and_be_overtaken)
+    with pytest.raises(ApiError) as error:
+        client.vectors.rollback_alias("production")
+    assert error.value.status == 409
+    assert (look("production").version, look("production").seq) == (one, 3)
 
 
 def test_a_move_whose_answer_was_lost_is_made_once(live: Live, client: Client, proxy: Proxy):
