@@ -7,15 +7,14 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.settings import Settings
 from service.store.records import Claim, NewEvent
-from tests.service.api.server import Live, serving
+from tests.service.api.server import Live
 from tests.service.cli.commands import NML, nml, start_nml
 from tests.service.datasets.test_resolve import add
 from tests.service.terminal import shown_on_terminal
@@ -23,14 +22,6 @@ from tests.trainer.mlflow_server import free_port
 
 TINY = ["--dataset", "synthetic", "--set", "data.synthetic.nodes=60", "--set", "optimiser.epochs=3"]
 START = NewEvent("start", {"spec_hash": "0" * 64, "nodes": 60, "edges": 300, "tags": {}}, epoch=0)
-
-
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch) -> Iterator[Live]:
-    with serving(Settings(home=tmp_path / "home", poll_seconds=0.02, memory_limit="8GB")) as server:
-        monkeypatch.setenv("NML_URL", server.url)
-        monkeypatch.delenv("NML_API_KEY", raising=False)
-        yield server
 
 
 def submitted(*options: str) -> str:

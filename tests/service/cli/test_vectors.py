@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,21 +14,12 @@ import pytest
 from service.client import _wire
 from service.client._vector_documents import classified_from
 from service.client._vectors import Vectors
-from service.settings import Settings
-from tests.service.api.server import Live, serving
+from tests.service.api.server import Live
 from tests.service.cli.commands import NML, nml
 from tests.service.client.clock import Clock
 from tests.service.client.published import conclude, nearest, published, trained
 from tests.service.terminal import shown_on_terminal
 from tests.trainer.mlflow_server import free_port
-
-
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch) -> Iterator[Live]:
-    with serving(Settings(home=tmp_path / "home", poll_seconds=0.02, memory_limit="8GB")) as server:
-        monkeypatch.setenv("NML_URL", server.url)
-        monkeypatch.delenv("NML_API_KEY", raising=False)
-        yield server
 
 
 def test_versions_are_listed_with_what_matters_and_told_in_full(live: Live):
