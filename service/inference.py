@@ -51,8 +51,8 @@ class Inference:
         Args:
             directory: of the version.
             head: {"nodes": m}.
-            arrays: features [m, F] or indptr, indices, values; edge_node, edge_other, edge_weight, edge_direction,
-                replaces; see trainer/inference/new_nodes.py.
+            arrays: features [m, F] or indptr, indices, values, widths; edge_node, edge_other, edge_weight,
+                edge_direction, replaces; see trainer/inference/new_nodes.py.
 
         Raises:
             InvalidInput: the request is at fault.

@@ -29,6 +29,10 @@ class Download(FileResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         asked, condition = headers.get("range"), headers.get("if-range")
+        if asked is not None and not (scope["method"] == "GET" and _may_be_bytes(asked)):
+            # RFC 9110, 14.2: only GET has ranges, and one in units that nobody here knows is as if it were not there
+            scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"range"]}
+            asked = None
         if condition is not None and not self._should_use_range(condition):
             asked = None  # whatever it says: the whole file is sent
         if asked is not None and self.stat_result is not None:
@@ -40,6 +44,12 @@ class Download(FileResponse):
             except MalformedRangeHeader:
                 raise Problem(400, "Range cannot be read; write it as bytes=0-99") from None
         await super().__call__(scope, receive, send)
+
+
+def _may_be_bytes(asked: str) -> bool:
+    """Whether a Range is in bytes, or in no units at all."""
+    unit, equals, _ = asked.partition("=")
+    return not equals or unit.strip().lower() == "bytes"
 
 
 def download(folder: Path, *parts: str) -> Download:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.vectors.layout import DOWNLOAD
+from service.vectors.layout import DOWNLOAD, IdType
 from service.vectors.mapped import release
 from service.vectors.table import Table
 from trainer.run.atomic import sync
@@ -129,6 +129,18 @@ def arrow_stream(columns: Mapping[str, Any]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def ids_column(ids: Sequence[int | str], id_type: IdType) -> pa.Array:
+    """Ids of a table as a column of that table's type, however many there are. Numbers may be given as text."""
+    import pyarrow as pa
+
+    return pa.array(map(int, ids), pa.int64()) if id_type == "int" else pa.array(map(str, ids), pa.string())
+
+
+def names_column(numbers: NDArray[np.signedinteger], names: Sequence[int | str]) -> pa.Array:
+    """The name of each number; their type is that of all names, whichever occur."""
+    return _column(names).take(numbers)
+
+
 def lookup_arrow(
     ids: Sequence[int | str], vectors: NDArray[np.float32], unknown: NDArray[np.bool_] | None = None
 ) -> bytes:
@@ -145,24 +157,31 @@ def neighbors_arrow(
     ids: Sequence[Sequence[int | str]],
     scores: Sequence[NDArray[np.float32]],
     vectors: Sequence[NDArray[np.float32]] | None = None,
+    *,
+    query_type: IdType,
+    id_type: IdType,
+    dim: int,
 ) -> bytes:
     """Arrow stream with a row per neighbour: query, rank (from 1), id, score and, if given, vector.
 
     Args:
         queries: [q] what each query is called: an id, or its position.
         ids, scores, vectors: for each query its neighbours, best first, as many as it has.
+        query_type, id_type, dim: what the columns are made for, so that they are the same if nothing is found.
     """
     counts = [len(some) for some in ids]
     columns: dict[str, Any] = {
-        "query": [query for query, count in zip(queries, counts, strict=True) for _ in range(count)],
+        "query": ids_column(
+            [query for query, count in zip(queries, counts, strict=True) for _ in range(count)], query_type
+        ),
         "rank": np.concatenate(
             [np.arange(1, count + 1, dtype=np.int32) for count in counts] or [np.empty(0, np.int32)]
         ),
-        "id": [node for some in ids for node in some],
+        "id": ids_column([node for some in ids for node in some], id_type),
         "score": np.concatenate([np.asarray(some, np.float32) for some in scores] or [np.empty(0, np.float32)]),
     }
     if vectors is not None:
-        columns["vector"] = np.concatenate(vectors) if len(vectors) else np.empty((0, 1), np.float32)
+        columns["vector"] = np.concatenate([np.empty((0, dim), np.float32), *vectors])
     return arrow_stream(columns)
 
 

@@ -5,6 +5,7 @@ Where a schema gains a field, or a field a bound, the documents that go beyond f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -137,14 +138,16 @@ def _beyond_text(kind: Schema) -> Iterator[tuple[str, Any]]:
         yield "long", "x" * (kind["maxLength"] + 1)
     if kind.get("minLength"):
         yield "nothing", ""
-    if "pattern" in kind:  # of names: no paths, no spaces
-        yield from {
+    if "pattern" in kind:  # of names that become files: no paths, no spaces; of others: nothing that moves a cursor
+        texts = {
             "up": "../../etc/passwd",
             "root": "/etc/passwd",
             "blank": "a b",
             "break": "a\n",
             "dots": "..",
-        }.items()
+            "escape": "a\x1b[2J",
+        }
+        yield from ((name, text) for name, text in texts.items() if not re.fullmatch(kind["pattern"], text))
 
 
 def _beyond_list(kind: Schema) -> Iterator[tuple[str, Any]]:

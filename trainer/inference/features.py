@@ -55,6 +55,9 @@ def standardisation(raw: Tensor) -> tuple[Tensor, Tensor]:
 def features_of(arrays: Mapping[str, NDArray[Any]], m: int, width: int) -> Tensor:
     """The raw features of a request: `features` [m, F], or compressed rows indptr [m + 1], indices, values.
 
+    Of compressed rows some may have been complete ones; `widths` [m] then says how many features those had, and -1 of
+    the others. A complete row that is too short would else pass for one that ends with zeros.
+
     Raises:
         InvalidInput: naming the place and the width that was expected.
     """
@@ -63,12 +66,26 @@ def features_of(arrays: Mapping[str, NDArray[Any]], m: int, width: int) -> Tenso
         if dense.ndim != 2 or dense.shape[0] != m:
             raise InvalidInput(f"features have shape {dense.shape} for {m} nodes; give a row of {width} to each.")
         if dense.shape[1] != width:
-            raise InvalidInput(f"nodes have {dense.shape[1]} features; the graph has {width}. Give all, in its order.")
+            raise InvalidInput(f"nodes have {dense.shape[1]} {_other_width(width)}")
         x = torch.from_numpy(np.array(dense, dtype=np.float32))
     else:
+        _check_widths(np.asarray(arrays.get("widths", np.full(m, -1))), m, width)
         x = _compressed(arrays, m, width)
     check_finite(x)
     return x
+
+
+def _other_width(width: int) -> str:
+    return f"features; the graph has {width}. Give all, in its order."
+
+
+def _check_widths(widths: NDArray[Any], m: int, width: int) -> None:
+    if widths.shape != (m,):
+        raise InvalidInput(f"widths have shape {widths.shape} for {m} nodes; give each its number of features, or -1.")
+    wrong = (widths >= 0) & (widths != width)
+    if wrong.any():
+        node = int(wrong.argmax())
+        raise InvalidInput(f"node {node} has {widths[node]} {_other_width(width)}")
 
 
 def _compressed(arrays: Mapping[str, NDArray[Any]], m: int, width: int) -> Tensor:

@@ -40,8 +40,9 @@ def embed_new_nodes(
 
     Args:
         graph: what the encoder was trained on, as `trainer.datasets.load` gives it. Never written to.
-        arrays: features [m, F] (or indptr, indices, values), edge_node, edge_other, edge_weight, edge_direction [E],
-            replaces [m]; what they mean: `new_edges`, `features_of`. Edges and `replaces` may be left out.
+        arrays: features [m, F] (or indptr, indices, values, widths), edge_node, edge_other, edge_weight,
+            edge_direction [E], replaces [m]; what they mean: `new_edges`, `features_of`. Edges, `replaces` and `widths`
+            may be left out.
 
     Raises:
         InvalidInput: naming the array and the first wrong position; too much to read; a vector that is not finite.

@@ -24,7 +24,7 @@ from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, Embed
 from service.api.vectors.sending import Plain
 from service.api.vectors.turns import Turns
 from service.inference import Inference
-from service.vectors.parquet import arrow_stream
+from service.vectors.parquet import arrow_stream, ids_column, names_column
 from trainer.errors import Infrastructure, InvalidInput
 
 MOST_PREDICTED = 100_000  # as JSON
@@ -94,10 +94,13 @@ async def classify(request: Request, version: str) -> Plain:
 
 def _classified(served: Served, form: str, classes: list[int | str], found: dict[str, Any]) -> Plain:
     ids = served.ids.ids_of(found["rows"])
-    labels = [classes[number] for number in found["classes"].tolist()]
     if form == ARROW:
-        columns = {"id": ids, "label": labels, "confidence": found["confidence"]}
+        columns = {
+            "id": ids_column(ids, served.info.id_type), "label": names_column(found["classes"], classes),
+            "confidence": found["confidence"],
+        }  # fmt: skip
         return served.heads.once(form, [arrow_stream(columns)])
+    labels = [classes[number] for number in found["classes"].tolist()]
     members: dict[str, bytes | Iterator[bytes]] = {"classes": dumps(classes)}
     members |= {name: dumps(found.get(name)) for name in ("accuracy", "deviation", "majority", "reason", "protocol")}
     members |= {"ids": dumps(ids), "labels": dumps(labels), "confidence": dumps(found["confidence"])}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -48,6 +49,7 @@ from service.api.vectors.turns import Turns
 ONE = "/v1/embeddings/{version}"
 INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
 log = logging.getLogger("service.api")
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 _UNKNOWN = "unknown option; known are "
 _POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
 
@@ -84,6 +86,9 @@ async def show_node(request: Request, version: str, node: str) -> Plain:
     row = served.ids.row_of(node)
     if row is None:
         raise with_version(Problem(404, "there is no node with this id in this version"), served.version)
+    if _REPLACED in node and not _is_utf8(request.scope.get("raw_path") or b""):
+        why = "the id is not UTF-8 once its percent signs are decoded; encode it as UTF-8"
+        raise with_version(Problem(404, why), served.version)
     accept, match = asked(request.scope["headers"])
     try:
         form = JSON if accept is None else choose(accept, FORMS)
@@ -99,6 +104,15 @@ async def show_node(request: Request, version: str, node: str) -> Plain:
     name = int(node) if served.info.id_type == "int" else node
     body = node_body(heads, form, name, served.vectors[row], label)
     return Plain(body, heads.kept(form, pinned, tag, len(body[0])))
+
+
+def _is_utf8(address: bytes) -> bool:
+    """Whether an address, percent-encoded, is; the server has replaced whatever in it is not."""
+    try:
+        unquote_to_bytes(address).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 async def look_up(request: Request, version: str) -> Plain:

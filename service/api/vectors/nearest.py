@@ -40,6 +40,7 @@ class Neighborhood:
     """What was found, a list per query."""
 
     names: Names
+    by_ids: bool  # whether names are ids of the table rather than positions
     ids: list[list[int | str]]
     scores: list[Floats]
     vectors: list[Floats] | None
@@ -88,14 +89,14 @@ def search(served: Served, queries: Queries, options: NeighborOptions, chosen: F
         Problem: 422, a query is zero, a label is not known, the backend cannot do it.
         Infrastructure: an index cannot be read.
     """
-    count = len(queries.names)
+    by_ids = queries.field == "ids"
     among, unknown_in_filter = _among(served, chosen, queries.options)
     if options.metric == "cosine":
         _check_nonzero(queries)
-    if not count:
+    if not queries.names:
         return Neighborhood(
-            [], [], [], [] if options.include_vectors else None, options.metric, "exact", options.k, queries.unknown,
-            unknown_in_filter,
+            [], by_ids, [], [], [] if options.include_vectors else None, options.metric, "exact", options.k,
+            queries.unknown, unknown_in_filter,
         )  # fmt: skip
     try:
         found = served.searcher.search(
@@ -112,15 +113,18 @@ def search(served: Served, queries: Queries, options: NeighborOptions, chosen: F
     ids = [names[start:stop] for start, stop in zip(starts, stops, strict=True)]
     vectors = np.split(served.table.take(rows), ends) if options.include_vectors else None
     return Neighborhood(
-        queries.names, ids, np.split(found.scores[there], ends), vectors, options.metric, found.backend, options.k,
-        queries.unknown, unknown_in_filter,
+        queries.names, by_ids, ids, np.split(found.scores[there], ends), vectors, options.metric, found.backend,
+        options.k, queries.unknown, unknown_in_filter,
     )  # fmt: skip
 
 
 def body(served: Served, form: str, found: Neighborhood) -> Iterable[Piece]:
     """The answer as JSON or as an Arrow stream."""
     if form == ARROW:
-        return [neighbors_arrow(found.names, found.ids, found.scores, found.vectors)]
+        id_type, dim = served.info.id_type, served.info.dim
+        query_type = id_type if found.by_ids else "int"
+        columns = found.names, found.ids, found.scores, found.vectors
+        return [neighbors_arrow(*columns, query_type=query_type, id_type=id_type, dim=dim)]
     return document(served.heads, members(found) | {"unknown": dumps(list(found.unknown))})
 
 

@@ -50,7 +50,10 @@ def newcomers(served: Served, question: Embed) -> Newcomers:
 
 
 def _features(question: Embed) -> Arrays:
-    """float32 [m, F], or the three arrays of a sparse matrix where any node's features are sparse."""
+    """float32 [m, F], or the three arrays of a sparse matrix where any node's features are sparse.
+
+    How many features the others of such a matrix have goes with it: only the encoder knows how many there must be.
+    """
     given = [node.features for node in question.nodes]
     dense = [features for features in given if not isinstance(features, SparseFeatures)]
     for at, features in enumerate(given):
@@ -78,7 +81,11 @@ def _features(question: Embed) -> Arrays:
     good = np.ones(len(given), np.bool_)
     good[wrong] = False
     _check_finite(good)
-    return {"indptr": indptr, "indices": np.array(indices, np.int64), "values": numbers}
+    widths = [-1 if isinstance(features, SparseFeatures) else len(features) for features in given]
+    return {
+        "indptr": indptr, "indices": np.array(indices, np.int64), "values": numbers,
+        "widths": np.array(widths, np.int64),
+    }  # fmt: skip
 
 
 def _finite(numbers: NDArray[np.float64]) -> NDArray[np.float32]:

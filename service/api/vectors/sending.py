@@ -1,13 +1,11 @@
 """Answers on their way: in pieces that a client fetches one by one, and only so many bytes of them at a time.
 
 What a client has not read yet is kept here, so large answers are counted while they are being sent; beyond a budget
-the next one is refused. Who reads nothing for a minute is left.
+the next one is refused. Who reads nothing for a minute is cut off (`service.api.edge.protocol`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,13 +16,10 @@ from service.api.problems import unavailable
 
 PIECE_BYTES = 256 * 1024  # sent at a time; then the server waits until the client has read most of it
 MOST_BYTES = 512 * 1024 * 1024  # of large answers per process
-STALLED_SECONDS = 60.0  # for a piece
 _RETRY = 5  # seconds
 
 Piece = bytes | memoryview
 Pairs = list[tuple[bytes, bytes]]
-
-log = logging.getLogger("service.api")
 
 
 class InFlight:
@@ -83,12 +78,7 @@ class Plain(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             last = len(self.pieces) - 1
             for at, piece in enumerate(self.pieces):
-                try:
-                    async with asyncio.timeout(STALLED_SECONDS):
-                        await send({"type": "http.response.body", "body": piece, "more_body": at < last})
-                except TimeoutError:  # the server closes a connection whose answer is not complete
-                    log.warning("a client has read nothing for %g s; its answer is given up", STALLED_SECONDS)
-                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": at < last})
 
 
 def packed(body: Iterable[Piece]) -> list[Piece]:

@@ -195,7 +195,8 @@ def test_deleted_job_ends_its_streams(live: Live) -> None:
 def test_watcher_that_leaves_is_forgotten(live: Live) -> None:
     job_id = live.submit()["id"]
     with live.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
-        next(parsed(response.iter_lines()))
+        lines = parsed(response.iter_lines())  # dropped, it would end the stream
+        next(lines)
         assert live.app.state.feed.watchers == 1
     until(lambda: live.app.state.feed.watchers == 0)
 
@@ -204,7 +205,8 @@ def test_no_more_watchers_than_there_may_be(serve: Callable[..., Live]) -> None:
     live = serve(max_watchers=1)
     job_id = live.submit()["id"]
     with live.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
-        next(parsed(response.iter_lines()))
+        lines = parsed(response.iter_lines())
+        next(lines)
         refused = live.http.get(f"/v1/jobs/{job_id}/events")
         checked(refused, 503)
         assert int(refused.headers["retry-after"]) > 0

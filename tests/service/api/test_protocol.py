@@ -168,6 +168,22 @@ def test_the_second_head_of_a_connection_must_come_in_time_too(
         assert (b"408 Request Timeout" in to_the_end(link)) == (begun == HEAD)
 
 
+def test_who_dribbles_the_body_of_a_request_that_was_answered_is_left_in_time(
+    connect: Callable[[], socket.socket], sides: list[BoundedHttp]
+) -> None:
+    """Refused before its body was there, for want of a key say: bytes of it must not keep the connection for ever."""
+    link = connect()
+    link.sendall(HEAD.replace(b"GET", b"POST") + b"Content-Length: 1000\r\n\r\n")
+    assert link.recv(65_536).startswith(b"HTTP/1.1 405")
+    link.sendall(b"x")
+    until = time.monotonic() + 120
+    while sides[-1]._head_timer is None:
+        assert time.monotonic() < until, "it would be waited for without end"
+        time.sleep(0.01)
+    let_time_pass(sides, 1, b"")
+    assert to_the_end(link) == b""
+
+
 def test_what_is_no_http_is_a_problem_document(connect: Callable[[], socket.socket]) -> None:
     link = connect()
     link.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")

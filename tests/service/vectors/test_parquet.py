@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.vectors import parquet
-from service.vectors.parquet import arrow_stream, lookup_arrow, neighbors_arrow, parquet_file
+from service.vectors.parquet import arrow_stream, lookup_arrow, names_column, neighbors_arrow, parquet_file
 from tests.service.vectors.tables import VERSION, make_ids, make_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,10 +130,25 @@ def test_ids_are_integers_if_all_are_else_text(ids, expected):
 def test_neighbours_are_a_row_each():
     scores = [np.array([0.5, 0.25], np.float32), np.array([], np.float32), np.array([1.0], np.float32)]
     vectors = [np.ones((2, 3), np.float32), np.empty((0, 3), np.float32), np.zeros((1, 3), np.float32)]
-    table = read(neighbors_arrow(["q", 3, "r"], [[1, 2], [], [9]], scores, vectors))
+    made_for = {"query_type": "str", "id_type": "int", "dim": 3}
+    table = read(neighbors_arrow(["q", 3, "7"], [[1, 2], [], [9]], scores, vectors, **made_for))
     assert table.to_pydict() == {
-        "query": ["q", "q", "r"], "rank": [1, 2, 1], "id": [1, 2, 9], "score": [0.5, 0.25, 1.0],
+        "query": ["q", "q", "7"], "rank": [1, 2, 1], "id": [1, 2, 9], "score": [0.5, 0.25, 1.0],
         "vector": [[1.0] * 3, [1.0] * 3, [0.0] * 3],
     }  # fmt: skip
-    assert read(neighbors_arrow([], [], [])).num_rows == 0
-    assert "vector" not in read(neighbors_arrow([0], [["a"]], [np.ones(1)])).column_names
+    for found in (([], [], [], []), ([5], [[]], scores[1:2], vectors[1:2])):
+        nothing = read(neighbors_arrow(*found, **made_for))
+        assert (nothing.num_rows, nothing.schema) == (0, table.schema)
+    made_for = {"query_type": "int", "id_type": "str", "dim": 3}
+    table = read(neighbors_arrow([0, "42"], [["a"], ["7"]], [np.ones(1), np.ones(1)], **made_for))
+    assert table.schema == read(neighbors_arrow([], [], [], **made_for)).schema
+    assert (table["query"].to_pylist(), table["id"].to_pylist()) == ([0, 42], ["a", "7"])
+    assert "vector" not in table.column_names
+
+
+def test_names_have_one_type_whichever_occur():
+    for names, kind in ((["a", "b"], pa.string()), ([7, -3], pa.int64()), ([1, 2**70], pa.string())):
+        for numbers in ([1, 0, 0], [0], []):
+            column = names_column(np.array(numbers, np.int32), names)
+            assert column.type == kind
+            assert [str(name) for name in column.to_pylist()] == [str(names[number]) for number in numbers]

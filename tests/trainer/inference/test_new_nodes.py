@@ -283,6 +283,23 @@ def test_bad_compressed_features_are_refused(indptr, indices, values, message):
         embed_new_nodes(encoder(), graph, raw(graph), 1, arrays)
 
 
+def test_complete_rows_among_compressed_ones_have_the_width_of_the_graph():
+    """Compressed, a row that is too short looks like one that ends with zeros."""
+    graph, model = whole(directed=False, weighted=False, sparse=False).graph(), encoder()
+    arrays = {"indptr": np.array([0, 1, 4]), "indices": np.array([F - 1, 0, 1, 2]), "values": np.ones(4, np.float32)}
+    found = embed_new_nodes(model, graph, raw(graph), 2, arrays)
+    for widths in ([-1, -1], [-1, F]):
+        again = embed_new_nodes(model, graph, raw(graph), 2, arrays | {"widths": np.array(widths)})
+        assert again.tobytes() == found.tobytes()
+    for widths, message in (
+        ([-1, 3], "node 1 has 3 features; the graph has 12. Give all, in its order."),
+        ([-1, F + 1], "node 1 has 13 features; the graph has 12"), ([0, F], "node 0 has 0 features"),
+        ([-1], r"widths have shape \(1,\) for 2 nodes"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=message):
+            embed_new_nodes(model, graph, raw(graph), 2, arrays | {"widths": np.array(widths)})
+
+
 def test_features_that_overflow_are_refused():
     graph, model = whole(directed=False, weighted=False, sparse=False).graph(), encoder()
     with torch.no_grad():

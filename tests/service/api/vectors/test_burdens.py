@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.api.edge import protocol
 from service.api.problems import Problem
-from service.api.vectors import bodies, files, sending
+from service.api.vectors import bodies, files
 from service.api.vectors.schemas import Classify, Embed, Lookup, Neighbors
 from service.api.vectors.sending import PIECE_BYTES, InFlight, packed
 from tests.service.api.server import Live
@@ -149,7 +150,7 @@ def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(li
 
 def test_who_reads_nothing_is_left(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     version = put_version(live.store, live.settings, 20, WIDE).info.version
-    monkeypatch.setattr(sending, "STALLED_SECONDS", 0.3)
+    monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.05)
     in_flight = live.app.state.in_flight = Noting()
     with hung_up_later(live, version):
         eventually(lambda: in_flight.most == 40_000_000)

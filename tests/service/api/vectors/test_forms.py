@@ -91,6 +91,21 @@ def test_one_node_in_every_form(shared: Live, table: tuple[Table, list[Any], Any
         same(columns["vector"], vectors[row : row + 1])
 
 
+def test_an_id_that_is_no_utf8_is_no_node(shared: Live) -> None:
+    """The server shows us U+FFFD where it cannot decode an address; a node may be called that."""
+    ids = ["\ufffd", "a\ufffd", "\ufffd" * 3, "ü"]
+    version = put_version(shared.store, shared.settings, 4, 4, ids).info.version
+    for text in ("%FF", "a%FF", "%C3%28", "%ED%A0%80", "%EF%BF%BD%FF", "%FC"):
+        for method in ("GET", "HEAD"):
+            answer = shared.http.request(method, f"/v1/embeddings/{version}/nodes/{text}")
+            assert (answer.status_code, answer.headers["nml-version"]) == (404, version), text
+            assert answer.headers["content-type"] == "application/problem+json"
+    assert "UTF-8" in shared.http.get(f"/v1/embeddings/{version}/nodes/%FF").json()["detail"]
+    for name in ids:
+        answer = shared.http.get(f"/v1/embeddings/{version}/nodes/{quote(name, safe='')}")
+        assert (answer.status_code, answer.json()["id"]) == (200, name)
+
+
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 300])
 def test_many_nodes_in_every_form(shared: Live, table: tuple[Table, list[Any], Any], count: int) -> None:
     opened, ids, vectors = table

@@ -135,6 +135,22 @@ def test_wrong_new_nodes(live: Live, nodes: list[dict[str, Any]]) -> None:
     assert embed(live, nodes=[good]).status_code == 200  # and all is well after that
 
 
+def test_features_of_another_number_are_refused_beside_sparse_ones_too(live: Live, nodes: list[dict[str, Any]]) -> None:
+    """As zeros at the end of a row are not sent, one that is too short could pass for a sparse one."""
+    features = nodes[0]["features"]
+    width, sparse = len(features), {"features": _sparse(nodes[1]["features"])}
+    for wrong in (features[: width // 2], [*features, 1.0], [1.0]):
+        alone = embed(live, nodes=[{"features": wrong}])
+        assert fields_of(alone) == ["nodes.0.features"]
+        for at, question in enumerate(([{"features": wrong}, sparse], [sparse, {"features": wrong}])):
+            beside = embed(live, nodes=question)
+            assert fields_of(beside) == [f"nodes.{at}.features"]
+            for answer in (alone, beside):
+                said = f"{len(wrong)} features; the graph has {width}. Give all, in its order."
+                assert answer.json()["detail"].endswith(said)
+    assert embed(live, nodes=[{"features": features}, sparse]).status_code == 200
+
+
 def test_version_without_encoder(live: Live) -> None:
     bare = put_version(live.store, live.settings, 5, 4).info.version
     answer = live.http.post(f"/v1/embeddings/{bare}/embed", json={"nodes": [{"features": [1.0]}]})
@@ -168,7 +184,13 @@ def test_classes_are_told(live: Live) -> None:
         f"/v1/embeddings/{version}/classify", json=question,
         headers={"Accept": "application/vnd.apache.arrow.stream"},
     )  # fmt: skip
-    columns = pa.ipc.open_stream(arrow.content).read_all().to_pydict()
+    table = pa.ipc.open_stream(arrow.content).read_all()
+    every = {"ids": [f"n{row}" for row in range(200)], "labels": [names[side[row]] for row in range(200)]}
+    nothing = live.http.post(
+        f"/v1/embeddings/{version}/classify", json=every, headers={"Accept": "application/vnd.apache.arrow.stream"}
+    )
+    assert pa.ipc.open_stream(nothing.content).read_all().schema == table.schema
+    columns = table.to_pydict()
     assert columns["id"] == found.ids
     assert columns["label"] == found.labels
     assert np.array(columns["confidence"], np.float32).tobytes() == np.array(found.confidence, np.float32).tobytes()

@@ -105,6 +105,28 @@ def test_by_vectors_in_every_form(shared: Live, table: Table) -> None:
     assert np.array(columns["vector"], np.float32).tobytes() == np.array(vectors, np.float32).tobytes()
 
 
+@pytest.mark.parametrize("ids", ["shuffled", "str"])
+def test_the_schema_in_arrow_is_that_of_the_table_whatever_is_found(shared: Live, ids: Any) -> None:
+    opened = put_version(shared.store, shared.settings, 30, 4, ids)
+    first = opened.ids.ids_of(np.arange(1))[0]
+    kind = pa.int64() if ids == "shuffled" else pa.string()
+    vectors = {"vectors": opened.vectors[:2].tolist()}
+    for question, query in (
+        ({"ids": [first]}, kind), ({"ids": [str(first), "absent"]}, kind), ({"ids": ["absent"]}, kind),
+        ({"ids": [10**30]}, kind), ({"ids": [first], "filter": {"ids": ["absent"]}}, kind), (vectors, pa.int64()),
+        (vectors | {"filter": {"ids": ["absent"]}}, pa.int64()),
+    ):  # fmt: skip
+        for include in (False, True):
+            answer = shared.http.post(
+                f"/v1/embeddings/{opened.info.version}/neighbors", json=question | {"include_vectors": include},
+                headers={"Accept": "application/vnd.apache.arrow.stream"},
+            )  # fmt: skip
+            assert answer.status_code == 200, answer.text
+            fields = [("query", query), ("rank", pa.int32()), ("id", kind), ("score", pa.float32())]
+            fields += [("vector", pa.list_(pa.float32(), 4))] if include else []
+            assert pa.ipc.open_stream(answer.content).read_all().schema == pa.schema(fields), question
+
+
 def test_filters(shared: Live, table: Table) -> None:
     labels = np.load(table.directory / "labels.npy")
     for wanted in ([0], [1, 3]):

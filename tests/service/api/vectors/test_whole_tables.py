@@ -55,6 +55,24 @@ def test_downloads(live: Live, ids: Any) -> None:
     assert fields_of(live.http.get(path, params={"format": "csv"})) == ["format"]
 
 
+def test_ranges_are_for_get_and_in_bytes(live: Live) -> None:
+    """RFC 9110, 14.2: others are as if they were not there."""
+    version = put_version(live.store, live.settings, 50, 8).info.version
+    path = f"/v1/embeddings/{version}/download"
+    for form in ("npy", "ids", "parquet"):
+        whole = live.http.get(path, params={"format": form})
+        for text in ("bytes=0-1", "bytes=1000000-", "bytes=x", "items=0-1"):
+            head = live.http.head(path, params={"format": form}, headers={"Range": text})
+            assert (head.status_code, head.headers["content-length"]) == (200, str(len(whole.content)))
+            assert "content-range" not in head.headers
+        for text in ("items=0-1", "items=x", "lines = 0-1", "=0-1", "items=0-1, bytes=0-1"):
+            answer = live.http.get(path, params={"format": form}, headers={"Range": text})
+            assert (answer.status_code, answer.content) == (200, whole.content), text
+        for text in ("bytes=0-1", "BYTES=0-1", "bytes =0-1"):
+            answer = live.http.get(path, params={"format": form}, headers={"Range": text})
+            assert (answer.status_code, answer.content) == (206, whole.content[:2]), text
+
+
 def test_download_goes_on_while_the_version_is_deleted(live: Live) -> None:
     table = put_version(live.store, live.settings, 40_000, 64)
     content = (table.directory / "vectors.npy").read_bytes()
