@@ -59,7 +59,7 @@ test-again: env  ## the tests that failed last time, one at a time and with noth
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
 
-cluster-test: env  ## docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (as root, 20 min)
+cluster-test: env  ## docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (as root, 12 to 20 min)
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: env  ## style, format and types
