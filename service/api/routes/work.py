@@ -122,7 +122,8 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
             try:
                 job, is_new = await write(request, store.jobs.submit, wanted, idempotency=promise, max_active=most)
             except NotFound as error:
-                raise InvalidInput(f"data.imported: {error}") from error
+                place = "base." if resource.kind == "sweep" else ""
+                raise InvalidInput(f"{place}data.imported: {error}") from error
         made = job_document(job, mlflow_ui_url=settings.mlflow_ui_url)
         headers = {"Location": made["links"]["self"]} | ({} if is_new else {"Idempotent-Replayed": "true"})
         return answer(made, status=202, headers=headers)

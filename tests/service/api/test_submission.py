@@ -13,6 +13,7 @@ from service.api.examples import JOBS, SWEEPS
 from service.api.schemas import JobDocument, SweepDocument
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
+from tests.service.datasets.test_resolve import add
 from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.planning.plan import make_plan
 from trainer.planning.shape import shape_of_data
@@ -267,6 +268,24 @@ def test_sweep_that_does_not_fit_says_how_many_trials_do_not(shared: Live) -> No
     problem = checked(post(shared, {"base": HUGE}, "/v1/sweeps"), 422)
     assert problem.errors is not None
     assert problem.errors[0].field == "base.sampling"
+
+
+@pytest.mark.parametrize("path, place", [("/v1/jobs", "data.imported"), ("/v1/sweeps", "base.data.imported")])
+def test_data_set_that_is_deleted_at_the_last_moment_is_named(
+    live: Live, monkeypatch: pytest.MonkeyPatch, path: str, place: str
+) -> None:
+    ref = add(live.store, live.settings, "papers", "0" * 12)
+    real = live.store.jobs.submit
+
+    def late(*given: Any, **options: Any) -> Any:
+        live.store.datasets.delete(ref)
+        return real(*given, **options)
+
+    monkeypatch.setattr(live.store.jobs, "submit", late)
+    base = SMALL | {"data": {"name": "imported", "imported": "papers"}}
+    sweep = {"base": base, "objective": "i_nml", "trials": 2, "concurrency": 1}
+    refused = checked(post(live, base if path == "/v1/jobs" else sweep, path), 422)
+    assert [(error.field, "has just been deleted" in error.message) for error in refused.errors] == [(place, True)]
 
 
 def test_same_key_and_request_give_the_same_job(live: Live) -> None:
