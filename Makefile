@@ -56,7 +56,7 @@ test-slow: env  ## the tests that take longer (none selected is fine: pytest's e
 test-again: env  ## the tests that failed last time, one at a time and with nothing beside them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 1
 
-campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (an hour)
+campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (9 minutes to an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign
 
 cluster-test: env  ## docker-compose.yml in namespaces: jobs, faults, replicas, an outsider, a restore (as root, 12 to 20 min)
