@@ -10,7 +10,7 @@ request could ever be answered if it counted, and a large graph took longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trainer.inference import frames
 from trainer.inference.process import COMMAND
 
 MOST_WAITING = 16
+_ARRAYS = {"embed": ("vectors",), "classify": ("rows", "classes", "confidence")}  # of an answer
 OPENING_SECONDS = 600.0  # for torch, an encoder and its graph, which stay open for later requests
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -62,7 +63,8 @@ class Inference:
                 could not be opened within OPENING_SECONDS.
         """
         _, found = await self._ask("embed", directory, head, arrays)
-        return found["vectors"]
+        vectors: NDArray[np.float32] = found["vectors"]
+        return vectors
 
     async def classify(self, directory: Path, head: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
         """Figures and predictions, see trainer/inference/classify.py, with the arrays rows, classes and confidence.
@@ -102,11 +104,11 @@ class Inference:
                 await self._lock.acquire()
             try:
                 late = f"the version could not be opened within {OPENING_SECONDS:g} seconds"
-                answer, found = await self._exchange(opening, OPENING_SECONDS, late)
+                answer, found = await self._exchange(opening, OPENING_SECONDS, late, ())
                 if "error" not in answer:
                     seconds = self._settings.inference_seconds
                     late = f"no answer within {seconds:g} seconds. Send fewer nodes or labels at a time"
-                    answer, found = await self._exchange(parts, seconds, late)
+                    answer, found = await self._exchange(parts, seconds, late, _ARRAYS[do])
             finally:
                 self._lock.release()
         finally:
@@ -117,9 +119,14 @@ class Inference:
         raise (InvalidInput if failure["kind"] == "invalid" else Infrastructure)(failure["message"])
 
     async def _exchange(
-        self, parts: list[bytes | memoryview], seconds: float, late: str
+        self, parts: list[bytes | memoryview], seconds: float, late: str, wanted: Collection[str]
     ) -> tuple[dict[str, Any], frames.Arrays]:
-        """Send one frame and read one. Whatever goes wrong on the way, the peer is not used again."""
+        """Send one frame and read one. Whatever goes wrong on the way, the peer is not used again.
+
+        Args:
+            late: what to say if it takes longer.
+            wanted: the arrays that come with a good answer.
+        """
         if self._closed:
             raise Infrastructure("the service is stopping. Try again later")
         self._forget_idle()
@@ -128,6 +135,7 @@ class Inference:
             async with asyncio.timeout(seconds) as limit:
                 peer = await self._ready()
                 answer = await converse(peer, parts)
+                _check(*answer, wanted)
         except (OSError, asyncio.IncompleteReadError, frames.FrameError) as error:
             if limit.expired():
                 raise TimeoutError(late) from None
@@ -180,6 +188,19 @@ class Inference:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+
+
+def _check(answer: dict[str, Any], arrays: frames.Arrays, wanted: Collection[str]) -> None:
+    """Raises FrameError unless it is an answer, with what belongs to it: the peer may be of another version."""
+    failure = answer.get("error")
+    if failure is not None:
+        if not (isinstance(failure, dict) and all(isinstance(failure.get(key), str) for key in ("kind", "message"))):
+            raise frames.FrameError("an error that does not say what it is")
+        return
+    if not isinstance(answer.get("ok"), dict) or not arrays.keys() >= set(wanted):
+        raise frames.FrameError(f"an answer without {', '.join(('ok', *wanted))}")
+    if "vectors" in wanted and (arrays["vectors"].dtype != np.float32 or arrays["vectors"].ndim != 2):
+        raise frames.FrameError("vectors that are none")
 
 
 def _is_last(answer: dict[str, Any]) -> bool:

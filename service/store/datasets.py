@@ -10,11 +10,10 @@ from sqlalchemy.exc import IntegrityError
 from service.store.engine import Database, reading, writing
 from service.store.errors import Fenced, InUse, NotAllowed, NotFound
 from service.store.jobs import count_using, insert_job
+from service.store.locks import DATASET_NAMES, hold
 from service.store.owners import MayChange, anyone
 from service.store.records import Dataset, NewJob
 from service.store.tables import datasets
-
-_NAMES_LOCK = 7_305_005  # the first half of an advisory lock; any number that nobody else takes
 
 
 class Datasets:
@@ -138,8 +137,7 @@ class Datasets:
     ) -> tuple[Dataset, bool]:  # fmt: skip
         ref = f"{name}.{version}"
         with writing(self._database) as connection:
-            if self._database.is_postgresql:  # two first versions of a name at once: SQLite has one writer anyway
-                connection.execute(select(func.pg_advisory_xact_lock(_NAMES_LOCK, func.hashtext(name))))
+            hold(connection, DATASET_NAMES, name)  # two keys may want it at once
             there = _locked(connection, ref)
             if there is not None and there.state != "failed":
                 return there, False

@@ -29,7 +29,10 @@ class Dispatchers:
             values = {"host": host, "pid": pid, "seen": moment, "info": info}
             statement = dialect.insert(dispatchers).values(id=identity, **values)
             connection.execute(statement.on_conflict_do_update(index_elements=[dispatchers.c.id], set_=values))
-            connection.execute(delete(dispatchers).where(dispatchers.c.seen < moment - _FORGOTTEN_AFTER))
+            # Not those who beat at this very moment, after a day without a database: each would wait for the other.
+            forgotten = select(dispatchers.c.id).where(dispatchers.c.seen < moment - _FORGOTTEN_AFTER)
+            there = forgotten.with_for_update(skip_locked=True)
+            connection.execute(delete(dispatchers).where(dispatchers.c.id.in_(there)))
 
     def alive(self, within_seconds: float) -> list[DispatcherRecord]:
         """Those seen in the last seconds."""

@@ -26,6 +26,7 @@ _POSTGRES = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # milliseconds: a host that vanished is asked for minutes else, whatever the rest says
     "options": "-c statement_timeout=15000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
 }
 

@@ -20,6 +20,7 @@ from service.store.counters import read_counters
 from service.store.engine import Database, read_row, reading, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
+from service.store.locks import QUOTAS, hold
 from service.store.records import ACTIVE, TERMINAL, Idempotency, Job, Kind, NewEvent, NewJob, State, new_id
 from service.store.tables import Json, datasets, embeddings, events, jobs
 from service.store.tables import idempotency as promises
@@ -270,6 +271,7 @@ def _keep_promise(connection: Connection, promise: Idempotency, job: Job) -> Non
 def _check_quota(connection: Connection, owner: str | None, max_active: int | None) -> None:
     if max_active is None:
         return
+    hold(connection, QUOTAS, owner or "")  # else many at once would each count the same few
     mine = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
     asked = jobs.c.kind.not_in(("publish", "index"))  # those the service makes by itself
     active = connection.execute(select(func.count()).where(mine, jobs.c.state.in_(ACTIVE), asked)).scalar_one()

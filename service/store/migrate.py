@@ -20,10 +20,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from service.store.engine import Database, reading, writing
+from service.store.locks import MIGRATIONS
 from trainer.errors import Infrastructure
 
 _SCRIPTS = Path(__file__).parent / "migrations"
-_POSTGRES_LOCK = 7_305_004  # any number that nobody else takes for an advisory lock in this database
 _WAIT_SECONDS = 600  # for another's migration
 _TABLE_SECONDS = 10  # for a table that running processes use: who asks for it after us waits as long
 log = logging.getLogger("service.store")
@@ -69,7 +69,7 @@ def _alone(database: Database, home: Path) -> Iterator[Connection]:
             # The limits that all connections have are for requests: a large table takes longer to change.
             connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'"))
             connection.execute(text("SET LOCAL statement_timeout = 0"))
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATIONS})"))
             connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_SECONDS}s'"))
             yield connection
         return

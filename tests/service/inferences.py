@@ -109,8 +109,16 @@ FAKE = textwrap.dedent("""
         if "pour" in head:
             frames.write(sys.stdout.buffer, {"ok": {}}, {"vectors": np.zeros((head["pour"], 1), np.float32)})
             continue
+        if "odd" in head:
+            odd, arrays = [
+                ({}, {}), ({"error": "x"}, {}), ({"error": {"message": "x"}}, {}), ({"ok": []}, {}), ({"ok": {}}, {}),
+                ({"ok": {}}, {"vectors": np.zeros((1, 1))}), ({"ok": {}}, {"vectors": np.zeros(1, np.float32)}),
+            ][head["odd"]]
+            frames.write(sys.stdout.buffer, odd, arrays)
+            continue
         told = {"pid": os.getpid(), "n": head.get("n"), "environ": sorted(os.environ)}
-        frames.write(sys.stdout.buffer, {"ok": told}, {})
+        none = {name: np.zeros(0, np.int64) for name in ("rows", "classes", "confidence")}
+        frames.write(sys.stdout.buffer, {"ok": told}, none)
 """)
 
 

@@ -48,7 +48,7 @@ def test_answers_are_those_of_a_child_bit_for_bit(home, version, tmp_path, monke
         return vectors, await inference.classify(version, {"classes": 3, "seed": 1}, given)
 
     async def beyond(inference: Inference) -> Any:
-        with pytest.raises(InvalidInput, match="not below NML_HOME/embeddings"):
+        with pytest.raises(Infrastructure, match="not below NML_HOME/embeddings"):
             await inference.embed(tmp_path, {"nodes": 3}, arrays)
         with pytest.raises(Infrastructure, match="cannot be read"):
             await inference.embed(version.parent / "nothing", {"nodes": 3}, arrays)

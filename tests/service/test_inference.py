@@ -43,6 +43,19 @@ def test_a_request_that_kills_the_child_is_not_repeated_and_the_next_gets_a_new_
     run(Settings(home=tmp_path), steps, **fake)
 
 
+@pytest.mark.parametrize("odd", range(7))
+def test_an_answer_that_is_none_is_no_error_of_ours_and_its_peer_is_left(tmp_path, fake, odd):
+    """As another version of the encoder may give it."""
+
+    async def steps(inference):
+        first = (await ask(inference))["pid"]
+        with pytest.raises(Infrastructure, match=r"died|broke off"):
+            await inference.embed(Path("/nowhere"), {"nodes": 1, "odd": odd}, {})
+        assert (await ask(inference))["pid"] != first
+
+    run(Settings(home=tmp_path), steps, **fake)
+
+
 def test_a_child_killed_while_idle_is_replaced(tmp_path, fake):
     async def steps(inference):
         first = (await ask(inference))["pid"]

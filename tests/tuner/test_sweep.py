@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
 from tests.tuner.held import hold
@@ -84,6 +85,7 @@ def test_a_trial_that_dies_or_falls_silent_is_marked_and_the_sweep_goes_on(tmp_p
     assert finish(process) == 0
     _, trials, _ = read_sweep(out)
     assert [trials[number].state for number in range(4)] == ["failed", "failed", "finished", "finished"]
+    assert not psutil.pid_exists(running_in(found, 1)), "stopped, and still there"
     assert "its process died" in trials[0].error
     assert "said nothing for 0.5 minutes" in trials[1].error
 

@@ -110,7 +110,7 @@ def _answer(
 ) -> tuple[dict[str, Any], Any]:
     do, named, head = request.get("do"), request.get("directory"), request.get("head")
     if do not in ("open", "embed", "classify") or not isinstance(named, str) or not isinstance(head, dict):
-        raise InvalidInput(f"cannot do {do!r}; known are open, embed and classify.")
+        raise Infrastructure(f"cannot do {do!r}; API and encoder are not of one version.")
     directory = Path(named) if home is None else _below(home / "embeddings", named)
     try:
         import torch  # noqa: F401
@@ -154,7 +154,7 @@ def _below(root: Path, named: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # a null character, links in a circle
         found = root
     if root not in found.parents:
-        raise InvalidInput("this folder is not below NML_HOME/embeddings. API and encoder need the same NML_HOME.")
+        raise Infrastructure("this folder is not below NML_HOME/embeddings. API and encoder need the same NML_HOME.")
     return found
 
 

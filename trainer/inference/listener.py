@@ -59,6 +59,7 @@ class Listener:
         self._connections = connections
         self._free = asyncio.Semaphore(connections)
         self._arriving: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}  # of those, who has not said hello yet; oldest first
         self._processes: set[Process] = set()
         self._watching: set[asyncio.Task[None]] = set()
 
@@ -74,10 +75,12 @@ class Listener:
                     log.warning("a connection cannot be taken: %s", error)
                     await asyncio.sleep(_AGAIN_SECONDS)
                     continue
-                if len(self._arriving) >= _ARRIVING:
+                if len(self._arriving) >= _ARRIVING and not self._leave_a_stranger():
                     peer.close()
                     continue
-                _follow(self._arriving, loop.create_task(self._attend(peer)))
+                task = loop.create_task(self._attend(peer))
+                self._strangers[task] = None
+                _follow(self._arriving, task)
         finally:
             listening.close()
             for task in self._arriving:
@@ -88,13 +91,26 @@ class Listener:
                     process.kill()
             await asyncio.gather(*self._watching, return_exceptions=True)
 
+    def _leave_a_stranger(self) -> bool:
+        """Make room for who has just come; those who keep silent longest go first. False: all have said hello."""
+        task = next(iter(self._strangers), None)
+        if task is not None:
+            del self._strangers[task]
+            task.cancel()
+        return task is not None
+
     async def _attend(self, peer: socket.socket) -> None:
         """From the first byte of a connection until its process has it."""
         with peer:
             try:
                 peer.setblocking(False)
                 keep_alive(peer)
-                await self._greet(peer)
+                try:
+                    await self._greet(peer)
+                finally:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    self._strangers.pop(task, None)
                 async with asyncio.timeout(FIRST_SECONDS):
                     if not await _has_sent(peer):
                         return

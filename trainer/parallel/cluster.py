@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from trainer.run.atomic import write_json
 # Ray gives the processes of a node 30 s to come up, whatever its settings say: too little for a cold disk or a busy
 # machine. What it says then:
 _TOO_SLOW = ("timed out during startup", "Timed out")
+GRACE_SECONDS = 10.0  # for the processes of a cluster of ours that has ended
 OBJECT_STORE_BYTES = 100 * 2**20  # nothing of ours goes through it; Ray would take 30 % of the memory
 
 
@@ -34,7 +35,7 @@ def connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
         "num_cpus": job["cpus"], "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
         "_temp_dir": job["temporary"],
     }  # fmt: skip
-    address = job["address"]
+    address, before = job["address"], _family()
     try:
         try:
             with _within(job["start_seconds"], room, f"Ray at {address} does not answer"):
@@ -52,7 +53,9 @@ def connected(job: Mapping[str, Any], room: Path) -> Iterator[None]:
             raise Infrastructure(f"cannot connect to Ray at {address}: {error}") from error
         yield
     finally:
+        started = _family() - before  # workers, too: they are our raylet's
         ray.shutdown()
+        _end(started, seconds=GRACE_SECONDS)  # one that was stopped hears nobody, and would stay for good
         shutil.rmtree(job["temporary"], ignore_errors=True)
 
 
@@ -60,7 +63,7 @@ def _start(seconds: float, **options: Any) -> None:
     """Start a cluster here, again and again for so many seconds if it is only slow; raises what ray.init raises."""
     import ray
 
-    deadline, ours = time.monotonic() + seconds, set(psutil.Process().children(recursive=True))
+    deadline, before = time.monotonic() + seconds, _family()
     while True:
         try:
             ray.init(address=LOCAL, **options)
@@ -70,11 +73,20 @@ def _start(seconds: float, **options: Any) -> None:
                 raise
             traceback.print_exc()  # into ray.log
         ray.shutdown()  # knows nothing of the processes of a node that never came up
-        left = set(psutil.Process().children(recursive=True)) - ours
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=10)
+        _end(_family() - before, seconds=0)
+
+
+def _family() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end(processes: Collection[psutil.Process], *, seconds: float) -> None:
+    """Give them so long to end by themselves, then kill what is left."""
+    _, left = psutil.wait_procs(processes, timeout=seconds)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=10)
 
 
 @contextmanager

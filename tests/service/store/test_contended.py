@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
+from sqlalchemy import update
 
 from service.store import Store
-from service.store.errors import NotAllowed, NotFound
+from service.store.errors import NotAllowed, NotFound, QuotaExceeded
 from service.store.records import Dataset, NewJob
+from service.store.tables import dispatchers
 from tests.service.store.conftest import at_once
 
 
@@ -30,6 +35,37 @@ def test_a_name_whose_versions_were_all_refused_is_anyone_s(store):
     made, _ = upload(store, "papers", "0" * 12, "first")
     store.datasets.finish(made.ref, made.job_id, failure="no graph")
     assert upload(store, "papers", "1" * 12, "second", may_change="second".__eq__)[1]
+
+
+def test_of_many_submissions_at_once_no_more_are_taken_than_may_be(store):
+    def submit(number: int) -> object:
+        return store.jobs.submit(NewJob("train", {}, "h", "digits", owner="me"), max_active=3)
+
+    got = at_once(12, submit)
+    assert sum(isinstance(each, QuotaExceeded) for each in got) == 9
+    assert len(store.jobs.list(kind="train")[0]) == 3
+
+
+def test_dispatchers_that_beat_again_after_days_do_not_wait_for_each_other(store):
+    for turn in range(5):
+        for number in range(6):
+            store.dispatchers.beat(f"d{number}", host="h", pid=number, info={})
+        with store.database.writer.begin() as connection:
+            connection.execute(update(dispatchers).values(seen=dispatchers.c.seen - 200_000))
+        got = at_once(6, lambda number: store.dispatchers.beat(f"d{number}", host="h", pid=number, info={}))
+        assert got == [None] * 6, turn
+        store.dispatchers.beat("d0", host="h", pid=0, info={})
+        assert store.dispatchers.alive(3_600), "who was seen lately is there"
+
+
+def test_a_database_whose_host_vanishes_is_not_waited_for_by_the_kernel(settings, store):
+    """Data that nobody acknowledges keep keepalive probes from being sent."""
+    if not store.database.is_postgresql:
+        return  # a file
+    with store.database.reader.connect() as connection:
+        there = socket.socket(fileno=os.dup(connection.connection.driver_connection.fileno()))
+        with there:
+            assert there.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
 
 
 def test_no_job_is_taken_for_an_upload_that_was_deleted_meanwhile(store):
