@@ -26,7 +26,7 @@ def mapped(tmp_path) -> np.memmap:
 def resident_kb(array: np.memmap) -> int:
     """What the kernel counts as this process's memory for the file of a map."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
-    starts = [at for at, line in enumerate(lines) if line.endswith(Path(array.filename).name)]
+    starts = [at for at, line in enumerate(lines) if line.endswith(f" {Path(array.filename).resolve()}")]
     assert starts, "the file is not mapped"
     sizes = [next(line for line in lines[at:] if line.startswith("Rss:")) for at in starts]
     return sum(int(line.split()[1]) for line in sizes)
