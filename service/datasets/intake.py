@@ -16,7 +16,7 @@ from service.datasets.receive import Received, refuse_beyond
 from service.datasets.refusal import Refused, unusable
 from service.settings import Settings
 from service.store import Store
-from service.store.errors import NotAllowed
+from service.store.errors import NotAllowed, QuotaExceeded
 from service.store.records import Dataset, Job, NewJob
 
 MEMORY_MB = 256  # for the importer's buffers while tables are read; changes no result
@@ -59,7 +59,7 @@ def register(
     there = store.datasets.get(ref)
     if there is not None and settled(there, store).state != "failed":
         return there, _needs(there, received.upload.id, store)
-    with _refusing_foreign():
+    with _refusing():
         store.datasets.check_owner(received.name, may_change)
     refuse_beyond(allowance(store, settings, owner) - others, received.size)  # others may have come in meanwhile
     need = check_parts(received.parts, received.upload.folder, memory=settings.memory_bytes)
@@ -71,19 +71,22 @@ def register(
         "memory_mb": MEMORY_MB,
     }
     job = NewJob("import", spec, spec_hash=_hash(spec), dataset=ref, owner=owner, memory_bytes=need)
-    with _refusing_foreign():  # asked once more: another may have taken the name while the files were looked at
+    with _refusing():  # asked once more: others may have taken name or room while the files were looked at
         return store.datasets.create(
-            received.name, version, options=received.options, size=received.size, job=job, may_change=may_change
-        )
+            received.name, version, options=received.options, size=received.size, job=job, may_change=may_change,
+            most_bytes=None if owner is None else settings.upload_quota_bytes,
+        )  # fmt: skip
 
 
 @contextmanager
-def _refusing_foreign() -> Iterator[None]:
-    """Raises Refused 403 where the store says that a name is another key's."""
+def _refusing() -> Iterator[None]:
+    """Raises Refused 403 where the store says that a name is another key's, or that there is no room left."""
     try:
         yield
     except NotAllowed as error:
         raise Refused(403, "name", str(error)) from error
+    except QuotaExceeded as error:
+        raise Refused(403, "body", str(error)) from error
 
 
 def _needs(dataset: Dataset, upload_id: str, store: Store) -> bool:

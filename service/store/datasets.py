@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store.engine import Database, reading, writing
-from service.store.errors import Fenced, InUse, NotAllowed, NotFound
+from service.store.errors import Fenced, InUse, NotAllowed, NotFound, QuotaExceeded
 from service.store.jobs import count_using, insert_job
-from service.store.locks import DATASET_NAMES, hold
+from service.store.locks import DATASET_NAMES, QUOTAS, hold
 from service.store.owners import MayChange, anyone
 from service.store.records import Dataset, NewJob
 from service.store.tables import datasets
@@ -31,6 +31,7 @@ class Datasets:
         size: int,
         job: NewJob,
         may_change: MayChange = anyone,
+        most_bytes: int | None = None,
     ) -> tuple[Dataset, bool]:
         """A new version and the job that checks it; a version that is there or being checked stays as it is.
 
@@ -38,13 +39,15 @@ class Datasets:
 
         Args:
             may_change: asked of the owner whom the name has in the moment the version is made.
+            most_bytes: that all data sets of the new one's owner may have.
 
         Raises:
             NotAllowed: the name is another's.
+            QuotaExceeded: it would be more bytes than that.
         """
         for last_try in (False, True):
             try:
-                return self._create(name, version, options, size, job, may_change)
+                return self._create(name, version, options, size, job, may_change, most_bytes)
             except IntegrityError:  # the same version, made at the same moment elsewhere: it is there now
                 if last_try:
                     raise
@@ -127,21 +130,24 @@ class Datasets:
 
     def bytes_of(self, owner: str | None) -> int:
         """Bytes uploaded by one key, of versions that are there or being checked."""
-        mine = datasets.c.owner.is_(None) if owner is None else datasets.c.owner == owner
-        query = select(func.coalesce(func.sum(datasets.c.bytes), 0)).where(mine, datasets.c.state != "failed")
         with reading(self._database) as connection:
-            return int(connection.execute(query).scalar_one())
+            return _bytes_of(connection, owner)
 
     def _create(
-        self, name: str, version: str, options: dict[str, Any], size: int, job: NewJob, may_change: MayChange
+        self, name: str, version: str, options: dict[str, Any], size: int, job: NewJob, may_change: MayChange,
+        most_bytes: int | None,
     ) -> tuple[Dataset, bool]:  # fmt: skip
         ref = f"{name}.{version}"
         with writing(self._database) as connection:
             hold(connection, DATASET_NAMES, name)  # two keys may want it at once
+            if most_bytes is not None:
+                hold(connection, QUOTAS, job.owner or "")
             there = _locked(connection, ref)
             if there is not None and there.state != "failed":
                 return there, False
             _check_owner(connection, name, may_change)
+            if most_bytes is not None and _bytes_of(connection, job.owner) + size > most_bytes:
+                raise QuotaExceeded("other uploads of this key have taken the room; delete some, or ask for more")
             if there is not None:  # only the row that was seen: one made meanwhile is somebody else's check
                 connection.execute(delete(datasets).where(datasets.c.ref == ref))
             queued = insert_job(connection, job)
@@ -154,6 +160,12 @@ class Datasets:
                 .returning(datasets)
             ).one()  # fmt: skip
             return _dataset(row), True
+
+
+def _bytes_of(connection: Connection, owner: str | None) -> int:
+    mine = datasets.c.owner.is_(None) if owner is None else datasets.c.owner == owner
+    query = select(func.coalesce(func.sum(datasets.c.bytes), 0)).where(mine, datasets.c.state != "failed")
+    return int(connection.execute(query).scalar_one())
 
 
 def _check_owner(connection: Connection, name: str, may_change: MayChange) -> None:

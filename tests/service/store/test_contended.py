@@ -46,6 +46,13 @@ def test_of_many_submissions_at_once_no_more_are_taken_than_may_be(store):
     assert len(store.jobs.list(kind="train")[0]) == 3
 
 
+def test_uploads_at_once_take_no_more_room_than_their_key_has(store):
+    got = at_once(6, lambda n: upload(store, f"papers{n}", "0" * 12, "me", most_bytes=2))
+    assert sum(isinstance(each, QuotaExceeded) for each in got) == 4
+    assert store.datasets.bytes_of("me") == 2
+    assert upload(store, "others", "0" * 12, "another", most_bytes=2)[1]
+
+
 def test_dispatchers_that_beat_again_after_days_do_not_wait_for_each_other(store):
     for turn in range(5):
         for number in range(6):
