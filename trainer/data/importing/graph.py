@@ -6,6 +6,8 @@ Tables go through in bounded memory, whatever their size. Everything else is loa
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace as replaced
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def import_tables(
     """
     budget = budget or Budget()
     tell = progress or (lambda what, share: None)
-    with whole_directory(place, replace=replace) as directory:
+    with whole_directory(place, replace=replace) as directory, _frugal_arrow():
         tables = open_tables(spec)
         scratch = directory / "scratch"
         scratch.mkdir()
@@ -99,6 +101,17 @@ def import_tables(
             directory, name=place.name, num_features=len(tables.features), classes=classes, notes=notes,
             progress=progress,
         )  # fmt: skip
+
+
+@contextmanager
+def _frugal_arrow() -> Iterator[None]:
+    """Arrow's own allocators keep much of what was freed; the system's gives it back, which a budget is about."""
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(usual)
 
 
 def _checked(name: str) -> str:
