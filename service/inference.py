@@ -63,8 +63,7 @@ class Inference:
                 could not be opened within OPENING_SECONDS.
         """
         _, found = await self._ask("embed", directory, head, arrays)
-        vectors: NDArray[np.float32] = found["vectors"]
-        return vectors
+        return found["vectors"]
 
     async def classify(self, directory: Path, head: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
         """Figures and predictions, see trainer/inference/classify.py, with the arrays rows, classes and confidence.

@@ -44,10 +44,10 @@ class Claims:
         starve it.
         """
         candidates = self._queued(kinds)
-        if free_memory is not None and any((each.memory_bytes or 0) > free_memory for each in candidates[:1]):
+        if candidates and not _fits(candidates[0], free_memory):
             candidates = self._queued(kinds, weightless=True)
         for candidate in candidates:
-            if free_memory is not None and (candidate.memory_bytes or 0) > free_memory:
+            if not _fits(candidate, free_memory):
                 return None
             with writing(self._database) as connection:
                 moment = now(connection)
@@ -215,6 +215,10 @@ class Claims:
             if job.lease_owner != owner and (where == host or moment - job.lease_expires >= foreign_after):
                 found.append(job)
         return found
+
+
+def _fits(candidate: Any, free_memory: int | None) -> bool:
+    return free_memory is None or (candidate.memory_bytes or 0) <= free_memory
 
 
 def _holds(claim: Claim) -> ColumnElement[bool]:

@@ -1,8 +1,10 @@
-"""An answer that goes on for as long as its job does (text/event-stream)."""
+"""An answer that goes on for as long as its job does (text/event-stream).
+
+Who takes nothing of it for a minute is cut off (`service.api.edge.protocol`), and may connect again.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -10,10 +12,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-_STALLED_SECONDS = 60.0  # a client that takes nothing for so long is let go; it may connect again
 _MEDIA_TYPE = "text/event-stream; charset=utf-8"
-
-log = logging.getLogger("service.api")
 
 
 class EventStream(Response):
@@ -34,11 +33,7 @@ class EventStream(Response):
     async def _send_parts(self, send: Send) -> None:
         async with aclosing(self._parts) as parts:
             async for part in parts:
-                with anyio.move_on_after(_STALLED_SECONDS) as patience:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                if patience.cancelled_caught:
-                    log.info("an event stream was cut off: its client took nothing for %g s", _STALLED_SECONDS)
-                    return
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -66,9 +66,9 @@ def test_who_asks_while_the_first_look_is_under_way_waits_for_what_it_finds(
         asked = [pool.submit(httpx.get, f"{live.url}/readyz", timeout=120)]
         assert looking.wait(120)
         asked += [pool.submit(httpx.get, f"{live.url}/readyz", timeout=120) for _ in range(3)]
-        _, early = wait(asked[1:], timeout=0.5)
+        _, waiting = wait(asked[1:], timeout=0.5)
         go_on.set()
-        assert len(early) == 3, "it was answered before anybody knew"
+        assert len(waiting) == 3, "it was answered before anybody knew"
         assert [each.result().status_code for each in asked] == [503] * 4
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -17,6 +16,7 @@ from service.api.edge.protocol import BoundedHttp
 from service.serve_api import raise_file_limit
 from service.settings import Settings
 from tests.service.api.server import Live, serving
+from tests.service.api.test_events import until
 
 HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -121,10 +121,7 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> list[BoundedHttp]:
 
 def let_time_pass(sides: list[BoundedHttp], connections: int, begun: bytes) -> None:
     """Once the newest side has read what was begun and answered what was before: its timer ends, if there is one."""
-    until = time.monotonic() + 120
-    while not (len(sides) == connections and sides[-1]._bare == len(begun) and sides[-1]._is_idle()):
-        assert time.monotonic() < until, "it was never read"
-        time.sleep(0.01)
+    until(lambda: len(sides) == connections and sides[-1]._bare == len(begun) and sides[-1]._is_idle())
     side, ended = sides[-1], Future[bool]()
 
     def end() -> None:  # in the server's loop, between two of its steps
@@ -176,10 +173,7 @@ def test_who_dribbles_the_body_of_a_request_that_was_answered_is_left_in_time(
     link.sendall(HEAD.replace(b"GET", b"POST") + b"Content-Length: 1000\r\n\r\n")
     assert link.recv(65_536).startswith(b"HTTP/1.1 405")
     link.sendall(b"x")
-    until = time.monotonic() + 120
-    while sides[-1]._head_timer is None:
-        assert time.monotonic() < until, "it would be waited for without end"
-        time.sleep(0.01)
+    until(lambda: sides[-1]._head_timer is not None)  # else it would be waited for without end
     let_time_pass(sides, 1, b"")
     assert to_the_end(link) == b""
 

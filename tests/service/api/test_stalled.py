@@ -17,7 +17,9 @@ import pytest
 
 from service.api.edge import protocol
 from service.api.edge.protocol import MOST_LOOKS, BoundedHttp
+from service.store.records import Claim, NewEvent
 from tests.service.api.server import Live
+from tests.service.api.test_events import until
 from tests.service.api.vectors.shelf import put_version
 
 ROWS, DIM = 10_000, 1_000  # 40 MB, more than any socket keeps
@@ -65,15 +67,8 @@ def client(live: Live, sides: list[BoundedHttp]) -> Iterator[tuple[socket.socket
         link.settimeout(120)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
         link.connect(("127.0.0.1", live.http.base_url.port))
-        eventually(lambda: len(sides) > before)
+        until(lambda: len(sides) > before)
         yield link, sides[-1]
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < until, "it never was"
-        time.sleep(0.01)
 
 
 def to_the_end(link: socket.socket) -> None:
@@ -100,6 +95,15 @@ def look(side: BoundedHttp) -> bool:
     return bool(within(side, now))
 
 
+def looks_until_cut(side: BoundedHttp) -> int:
+    looks = 0
+    while look(side):
+        looks += 1
+        assert looks < 10_000, "it is never cut"
+        time.sleep(0.001)
+    return looks
+
+
 def held(live: Live) -> int:
     """Descriptors of tables of this server."""
     places = []
@@ -120,20 +124,15 @@ def test_who_reads_nothing_is_cut_off_and_holds_nothing(
     before = held(live)
     with client(live, sides) as (link, side):
         link.sendall(question(version, what))
-        eventually(lambda: within(side, side._waiting) is not None)
+        until(lambda: within(side, side._waiting) is not None)
         if what == "lookup":
             assert live.app.state.in_flight.bytes > 0
         else:
-            eventually(lambda: held(live) > before)
+            until(lambda: held(live) > before)
         if closing:  # as the server does with a connection that has been idle, or whose answer it has given up
             within(side, side.transport.close)
-        looks = 0
-        while look(side):
-            looks += 1
-            assert looks < 10_000, "it is never cut"
-            time.sleep(0.001)
-        assert looks >= MOST_LOOKS
-        eventually(lambda: held(live) == before and live.app.state.in_flight.bytes == 0)
+        assert looks_until_cut(side) >= MOST_LOOKS
+        until(lambda: held(live) == before and live.app.state.in_flight.bytes == 0)
         with pytest.raises(ConnectionResetError):  # not an end that could pass for that of the answer
             to_the_end(link)
 
@@ -144,14 +143,14 @@ def test_who_reads_slowly_gets_all_of_it(live: Live, sides: list[BoundedHttp], v
         link.sendall(question(version, what))
         received = 0
         for _ in range(5 * MOST_LOOKS):
-            eventually(lambda: within(side, side._waiting) is not None)
+            until(lambda: within(side, side._waiting) is not None)
             assert look(side)
             end = received + 3 * WINDOW  # more than waited on this side: so much was taken since the look
             while received < end:
                 received += len(link.recv(65_536))
         while received < ROWS * DIM * 4 + 128:
             received += len(link.recv(1 << 20))
-        eventually(lambda: side._is_idle())
+        until(lambda: side._is_idle())
         assert look(side)
 
 
@@ -173,8 +172,21 @@ def test_an_answer_ends_with_its_connection_also_if_requests_were_sent_ahead(
     feed = live.app.state.feed
     with client(live, sides) as (link, side):
         link.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-        eventually(lambda: feed.watchers == 1)
+        until(lambda: feed.watchers == 1)
         link.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3)
-        eventually(lambda: len(side.pipeline) == 3)
+        until(lambda: len(side.pipeline) == 3)
         within(side, side.transport.abort)
-        eventually(lambda: feed.watchers == 0)
+        until(lambda: feed.watchers == 0)
+
+
+def test_who_watches_a_job_and_reads_nothing_is_cut_off_and_forgotten(live: Live, sides: list[BoundedHttp]) -> None:
+    live.submit()
+    job = live.claim()
+    feed, large = live.app.state.feed, {"text": "x" * 1_000_000}
+    with client(live, sides) as (link, side):
+        link.sendall(f"GET /v1/jobs/{job.id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        until(lambda: feed.watchers == 1)
+        live.store.claims.record(Claim.on(job), [NewEvent("note", large) for _ in range(12)])
+        until(lambda: within(side, side._waiting) is not None)
+        assert looks_until_cut(side) >= MOST_LOOKS
+        until(lambda: feed.watchers == 0)

@@ -30,12 +30,10 @@ def server() -> Iterator[Callable[[], postgres.PostgreSQL]]:
         yield get
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.skipif(postgres.MISSING, reason=postgres.MISSING_REASON)),
-    ]
-)
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.skipif(postgres.MISSING, reason=postgres.MISSING_REASON))
+
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
 def settings(request: pytest.FixtureRequest, tmp_path: Path, server: Callable[[], postgres.PostgreSQL]) -> Settings:
     url = None if request.param == "sqlite" else server().new_database(f"t{secrets.token_hex(6)}")
     return Settings(home=tmp_path, database_url=url)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from service.api.vectors import bodies, files
 from service.api.vectors.schemas import Classify, Embed, Lookup, Neighbors
 from service.api.vectors.sending import PIECE_BYTES, InFlight, packed
 from tests.service.api.server import Live
+from tests.service.api.test_events import until
 from tests.service.api.vectors.shelf import fields_of, put_version
 
 JSON, RAW, NPY = "application/json", "application/octet-stream", "application/x-npy"
@@ -28,14 +28,6 @@ WIDE = 1_000  # numbers of a vector; 10,000 of them are 40 MB, more than any soc
 @pytest.fixture(scope="module")
 def wide(shared: Live) -> str:
     return put_version(shared.store, shared.settings, 20, WIDE).info.version
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    for _ in range(6_000):
-        if is_so():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never was")
 
 
 class Noting(InFlight):
@@ -138,12 +130,12 @@ def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(li
     in_flight = live.app.state.in_flight = InFlight(60_000_000)
     path, asked = f"/v1/embeddings/{version}/lookup", {"ids": [0] * 10_000}
     with hung_up_later(live, version):
-        eventually(lambda: in_flight.bytes == 40_000_000)
+        until(lambda: in_flight.bytes == 40_000_000)
         refused = live.http.post(path, json=asked, headers={"Accept": RAW})
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
         assert live.http.post(path, json={"ids": [0] * 3}).status_code == 200
-    eventually(lambda: in_flight.bytes == 0)
+    until(lambda: in_flight.bytes == 0)
     assert len(live.http.post(path, json=asked, headers={"Accept": RAW}).content) == 40_000_000
     assert in_flight.bytes == 0
 
@@ -153,8 +145,8 @@ def test_who_reads_nothing_is_left(live: Live, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.05)
     in_flight = live.app.state.in_flight = Noting()
     with hung_up_later(live, version):
-        eventually(lambda: in_flight.most == 40_000_000)
-        eventually(lambda: in_flight.bytes == 0)
+        until(lambda: in_flight.most == 40_000_000)
+        until(lambda: in_flight.bytes == 0)
 
 
 def test_those_who_wait_for_parquet_keep_nobody_else_waiting(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
