@@ -20,11 +20,12 @@ from typing import Any
 
 from service.datasets.imports import conclude_import
 from service.dispatch.brake import Brake
-from service.dispatch.leavings import close_in_mlflow, is_left_open, result_of, tracking_note
 from service.dispatch.orders import Orders
 from service.dispatch.relay import Relay
+from service.dispatch.results import result_of
 from service.dispatch.rules import Finish, Retry, decide
 from service.dispatch.runner import Ended, Gone, NotStarted, Order, Outcome, Refused, Runner, write_order
+from service.dispatch.tracking import close_in_mlflow, is_left_open, tracking_note
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced

@@ -25,11 +25,11 @@ from service.dispatch.brake import Brake
 from service.dispatch.care import Care, Household, adopted, claimed
 from service.dispatch.descendants import started
 from service.dispatch.leases import Leases
-from service.dispatch.leavings import close_in_mlflow, is_left_open
 from service.dispatch.orders import Orders
 from service.dispatch.place import is_of_another_boot, place
 from service.dispatch.runner import Runner
 from service.dispatch.stopping import Stop
+from service.dispatch.tracking import close_in_mlflow, is_left_open
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced, Unavailable
