@@ -90,7 +90,7 @@ bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
 	$(BIN)/python -m tests.benchmarks.search
 	$(BIN)/python tests/benchmarks/retrieval.py
 
-bench-sizing: env  ## memory, disk and time of a job by nodes and dimension (the table in docker/README.md)
+bench-sizing: env  ## memory, disk and time of a job by nodes and dimension (the table in docs/operations.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sizing
 
 results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)

@@ -4,7 +4,7 @@
 #   restore.sh NAME | latest | --list
 #
 # Only into an empty place: databases without tables, and folders with nothing in them. What is there is never replaced
-# or mixed with what comes back. Stop the service first, and give it new volumes (docker/README.md says how).
+# or mixed with what comes back. Stop the service first, and give it new volumes (docs/operations.md says how).
 # The sums are checked before anything is written. Each database comes back in one transaction, the service's own last:
 # cut off before that, the service is empty, not half full. Then empty the place and restore again.
 #

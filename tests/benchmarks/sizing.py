@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.sizing` (`make bench-sizing`): the sizing table of docker/README.md.
+"""`python -m tests.benchmarks.sizing` (`make bench-sizing`): the sizing table of docs/operations.md.
 
 memory   the trainer's own estimate (trainer.planning), which a job reserves; the graph uploaded, so that it is
          read from disk
