@@ -23,7 +23,7 @@ from service.api.readiness import Readiness
 from service.api.routes.aliases import add_aliases
 from service.api.routes.datasets import router as datasets
 from service.api.routes.embeddings import add_versions
-from service.api.routes.inductive import add_inductive
+from service.api.routes.inference import add_inference
 from service.api.routes.jobs import add_jobs
 from service.api.routes.operations import router as operations
 from service.api.routes.retrieval import add_retrieval
@@ -68,7 +68,7 @@ def create_app(settings: Settings, measures: Measures | None = None) -> FastAPI:
     add_retrieval(app.router)  # first: asked most
     add_jobs(app.router)  # not include_router: FastAPI would look for a route twice
     add_sweeps(app.router)
-    add_inductive(app.router)
+    add_inference(app.router)
     add_versions(app.router)
     add_aliases(app.router)
     app.include_router(datasets)

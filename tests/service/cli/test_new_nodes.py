@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.api.routes import inductive
+from service.api.routes import inference
 from service.client import ApiError, Client, _vectors
 from service.settings import Settings
 from service.store.records import Claim
@@ -138,7 +138,7 @@ def test_more_predictions_than_an_answer_in_json_may_hold_are_the_same(name, mon
     some = [*range(25, 60), 3]
     with Client() as client:
         expected = [client.vectors.classify("latest", labels, wanted) for wanted in (None, some)]
-        monkeypatch.setattr(inductive, "MOST_PREDICTED", 10)
+        monkeypatch.setattr(inference, "MOST_PREDICTED", 10)
         with pytest.raises(ApiError, match="predict"):
             client.vectors.classify("latest", labels)
         monkeypatch.setattr(_vectors, "PREDICTED", 10)

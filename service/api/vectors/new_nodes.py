@@ -23,7 +23,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Newcomers:
+class NewNodes:
     """New nodes as `trainer.inference` takes them."""
 
     ids: list[int | str | None]
@@ -31,7 +31,7 @@ class Newcomers:
     replaces: Rows  # [m] row of the known node that each stands for, -1 none
 
 
-def newcomers(served: Served, question: Embed) -> Newcomers:
+def new_nodes(served: Served, question: Embed) -> NewNodes:
     """The arrays of a question.
 
     Raises:
@@ -46,7 +46,7 @@ def newcomers(served: Served, question: Embed) -> Newcomers:
     replaces = np.full(len(nodes), -1, np.int64)
     replaces[[at for at, node in enumerate(nodes) if node.id is not None]] = served.ids.rows_of(names)
     arrays = _features(question) | _edges(served, question, places) | {"replaces": replaces}
-    return Newcomers([node.id for node in nodes], arrays, replaces)
+    return NewNodes([node.id for node in nodes], arrays, replaces)
 
 
 def _features(question: Embed) -> Arrays:
@@ -129,7 +129,7 @@ def _place(question: Embed, number: int) -> str:
     raise AssertionError
 
 
-def blamed(question: Embed, message: str) -> FieldError:
+def blamed_field(question: Embed, message: str) -> FieldError:
     """The field that is meant where the other process names its arrays, an edge or a node by its number."""
     edge, node = _EDGE.search(message), _NODE.search(message)
     if edge is not None and (number := int(edge[2] or edge[3])) < sum(len(node.edges) for node in question.nodes):

@@ -19,7 +19,7 @@ from service.api.vectors.catalogue import Served
 from service.api.vectors.described import answered, question
 from service.api.vectors.examples import CLASSES
 from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose
-from service.api.vectors.newcomers import Newcomers, blamed, labelled, newcomers
+from service.api.vectors.new_nodes import NewNodes, blamed_field, labelled, new_nodes
 from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
 from service.api.vectors.sending import Plain
 from service.api.vectors.turns import Turns
@@ -49,11 +49,11 @@ async def embed(request: Request, version: str) -> Plain:
         if wanted.neighbors is not None:
             nearest.check_answer(served, count, wanted.neighbors, form, within=_SECTION)
         gathers: Turns = request.app.state.gathers
-        new = await gathers.run(newcomers, served, wanted)
+        new = await gathers.run(new_nodes, served, wanted)
         try:
             vectors = await _computed(request, served, "embed", {"nodes": len(new.ids)}, new.arrays)
         except InvalidInput as error:
-            raise not_valid([blamed(wanted, str(error))]) from None
+            raise not_valid([blamed_field(wanted, str(error))]) from None
         if form != JSON:
             return served.heads.once(form, matrix(form, vectors), rows=len(vectors))
         searches: Turns = request.app.state.searches
@@ -61,7 +61,7 @@ async def embed(request: Request, version: str) -> Plain:
         return await work.run(_embedded, served, new, vectors, wanted.neighbors)
 
 
-def _embedded(served: Served, new: Newcomers, vectors: Any, options: NewNodeNeighbors | None) -> Plain:
+def _embedded(served: Served, new: NewNodes, vectors: Any, options: NewNodeNeighbors | None) -> Plain:
     members: dict[str, bytes | Iterator[bytes]] = {"ids": dumps(new.ids), "vectors": json_rows(vectors)}
     if options is not None:
         places = np.arange(len(vectors))
@@ -122,7 +122,7 @@ async def _computed(request: Request, served: Served, what: str, head: dict[str,
         raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error
 
 
-def add_inductive(router: APIRouter) -> None:
+def add_inference(router: APIRouter) -> None:
     """Add the paths."""
     shared: dict[str, Any] = {
         "tags": ["embeddings"], "methods": ["POST"], "response_model": None, "route_class_override": DirectRoute,
