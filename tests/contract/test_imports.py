@@ -22,8 +22,9 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
 PURE = (
     "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
     "trainer.home", "trainer.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
-    "trainer.run.atomic", "trainer.outcome", "trainer.order", "trainer.inference.frames", "trainer.inference.address",
-    "trainer.inference.process", "tuner.config", "tuner.space", "tuner.journal", "tuner.results",
+    "trainer.run.atomic", "trainer.run.journal", "trainer.outcome", "trainer.order", "trainer.inference.frames",
+    "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space",
+    "tuner.journal", "tuner.results",
 )  # fmt: skip
 HEAVY = {
     "torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "optuna",
