@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv; the first time takes a few minutes, most of it torch."
 	@# the build backend is pinned too: install it here and build without isolation
 	@$(PIP) setuptools
-	@$(PIP) --no-build-isolation -e '.[train,dev]'
+	@$(PIP) --no-build-isolation -e '.[serve,train,dev]'
 	@$(optional_wheels)
 	@touch $@
 	@echo "Ready: $$($(BIN)/python --version) in .venv, torch $$($(BIN)/python -c 'import torch; print(torch.__version__)')."

@@ -13,7 +13,7 @@ WORKDIR /src
 # What it needs, without the project itself: a layer that changes only with the pins.
 COPY pyproject.toml constraints.txt ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*p['dependencies'], *p['optional-dependencies']['track'], sep='\n')" > needed.txt && \
+print(*p['dependencies'], *p['optional-dependencies']['serve'], *p['optional-dependencies']['track'], sep='\n')" > needed.txt && \
     pip install -c constraints.txt setuptools -r needed.txt
 
 # Bytecode stays: on a read-only file system every process would compile everything anew.

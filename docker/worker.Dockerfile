@@ -23,7 +23,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt ./
 RUN pip install -c constraints.txt --no-deps ${TORCH_INDEX:+-i "$TORCH_INDEX"} torch
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*p['dependencies'], *p['optional-dependencies']['train'], sep='\n')" > needed.txt && \
+print(*p['dependencies'], *p['optional-dependencies']['serve'], *p['optional-dependencies']['train'], sep='\n')" > needed.txt && \
     pip install -c constraints.txt setuptools -r needed.txt
 RUN if [ -n "$PYG_WHEELS" ]; then \
         pip install -c constraints.txt --no-deps --no-index --find-links "$PYG_WHEELS" \

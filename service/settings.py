@@ -6,7 +6,6 @@ Settings(home=Path("/srv/nml"), port=9000)   the same with two values of our own
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.addresses import is_loopback
 from trainer.errors import InvalidInput
 from trainer.home import nml_home
 from trainer.inference.address import TOKEN, check_token, parse_address
@@ -202,11 +202,3 @@ class Settings(BaseSettings):
             f"NML_{name.upper()}": str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in texts.items()
         }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address we listen on."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

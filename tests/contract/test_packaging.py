@@ -1,4 +1,4 @@
-"""One constraints file pins everything that `make env` installs, and the core needs none of the heavy packages."""
+"""One constraints file pins everything that `make env` installs, and the core is what a client needs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,10 @@ def test_every_declared_dependency_is_pinned_within_its_range(project, pins):
         assert pin in requirement.specifier, f"{requirement} excludes its pin {pin}"
 
 
-def test_core_needs_none_of_the_heavy_packages(project):
+def test_the_core_is_the_client(project):
     core = {canonicalize_name(Requirement(line).name) for line in project["project"]["dependencies"]}
-    assert core == {
-        "alembic", "faiss-cpu", "fastapi", "httptools", "httpx", "numpy", "orjson", "prometheus-client", "psutil",
-        "psycopg", "pyarrow", "pydantic", "pydantic-settings", "python-multipart", "pyyaml", "rich", "sqlalchemy",
-        "typer", "uvicorn", "uvloop",
-    }  # fmt: skip
+    assert core == {"httpx", "numpy", "pydantic", "pyyaml", "rich", "typer"}
+    assert project["project"]["optional-dependencies"]["client"] == []
 
 
 def test_console_script_starts_the_command_line():
