@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import Request
 from pydantic_core import from_json
 
-from service.api.access import in_thread
 from service.api.edge.limits import too_large
 from service.api.problems import MAX_ERRORS, FieldError, Problem, clean, not_valid
+from service.api.threads import in_thread
 
 Trail = Any  # (trail of what it is in, key or position), () for the whole: joined to a path only if it is needed
 

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,13 +50,11 @@ log = logging.getLogger("service.api")
 
 
 class Guard:
-    """Wraps the app; `state` is the app's, whose keyring is there once it has started."""
+    """Wraps the app."""
 
-    def __init__(
-        self, app: ASGIApp, *, settings: Settings, measures: Measures, state: Any, direct: Sequence[DirectRoute]
-    ):
+    def __init__(self, app: ASGIApp, *, settings: Settings, measures: Measures, direct: Sequence[DirectRoute]):
         self._direct = tuple(direct)
-        self._app, self._settings, self._measures, self._state = app, settings, measures, state
+        self._app, self._settings, self._measures = app, settings, measures
         self._hosts = Hosts(settings)
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
         self._keys_required = settings.keys_required
@@ -160,8 +157,8 @@ class Guard:
             Problem: 429, or 401 for a wrong key.
             Unavailable: the key cannot be looked up now.
         """
-        text = given_key(scope["headers"])
-        caller: Caller | None = None if text is None else self._state.keyring.remembered(text)
+        text, keyring = given_key(scope["headers"]), scope["app"].state.nml.keyring
+        caller: Caller | None = None if text is None else keyring.remembered(text)
         known = None if caller is None else caller.owner
         client = known or (scope.get("client") or ("unknown",))[0]
         wait = self._buckets.take(client)
@@ -174,10 +171,10 @@ class Guard:
         if text is None:
             return ANYONE
         try:
-            found: Caller = caller if caller is not None else await self._state.keyring.look_up(text)
+            found: Caller = caller if caller is not None else await keyring.look_up(text)
         except Unavailable:
             # That the database is away is what it is for: a scrape that got 503 too would tell nobody.
-            if scope["path"] != METRICS or (found := self._state.keyring.good_before(text)) is None:
+            if scope["path"] != METRICS or (found := keyring.good_before(text)) is None:
                 raise
         return found
 

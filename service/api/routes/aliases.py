@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_thread, store_of, write
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
 from service.api.routes.retrieval import catalogue_of
 from service.api.security import caller_of
+from service.api.state import state_of
+from service.api.threads import in_thread
 from service.api.vectors.bodies import read_question
 from service.api.vectors.described import question
 from service.api.vectors.documents import alias_document
@@ -38,7 +39,7 @@ def add_aliases(router: APIRouter) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9a-z._-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:
-        found, following = await in_thread(store_of(request).aliases.list, after=cursor, limit=limit)
+        found, following = await in_thread(state_of(request).store.aliases.list, after=cursor, limit=limit)
         return answer({"items": [alias_document(alias) for alias in found], "next": following})
 
     @router.get(
@@ -46,7 +47,7 @@ def add_aliases(router: APIRouter) -> None:
         responses=refusals(404), **shared,
     )  # fmt: skip
     async def show(request: Request, alias: str) -> Response:
-        found = await _find(store_of(request), alias)
+        found = await _find(state_of(request).store, alias)
         if found is None:
             raise _unknown()
         return await _shown(request, found)
@@ -62,14 +63,14 @@ def add_aliases(router: APIRouter) -> None:
         if not ALIAS.fullmatch(alias) or VERSION.fullmatch(alias):
             raise invalid("alias", "should be 1 to 64 of a-z, 0-9, dot, dash and underscore, and no version's name")
         wanted = await read_question(request, MoveAlias)
-        aliases, caller = store_of(request).aliases, caller_of(request)
+        aliases, caller = state_of(request).store.aliases, caller_of(request)
         asked: dict[str, Any] = {
             "owner": caller.owner, "expected": wanted.expected, "may_change": caller.may_change,
         }  # fmt: skip
         if wanted.version is None:
-            moved = await write(request, aliases.rollback, alias, **asked)
+            moved = await state_of(request).write(aliases.rollback, alias, **asked)
         else:
-            moved = await write(request, aliases.move, alias, wanted.version, **asked)
+            moved = await state_of(request).write(aliases.move, alias, wanted.version, **asked)
         await catalogue_of(request).refresh()
         return await _shown(request, moved)
 
@@ -79,10 +80,10 @@ def add_aliases(router: APIRouter) -> None:
     )  # fmt: skip
     async def delete(request: Request, alias: str) -> Response:
         """The version it points to stays, and so does its history."""
-        store, caller = store_of(request), caller_of(request)
+        store, caller = state_of(request).store, caller_of(request)
         if await _find(store, alias) is None:
             raise _unknown()
-        await write(request, store.aliases.remove, alias, owner=caller.owner, may_change=caller.may_change)
+        await state_of(request).write(store.aliases.remove, alias, owner=caller.owner, may_change=caller.may_change)
         await catalogue_of(request).refresh()
         return Response(status_code=204)
 
@@ -92,7 +93,7 @@ async def _find(store: Store, name: str) -> Alias | None:
 
 
 async def _shown(request: Request, alias: Alias) -> Response:
-    history = await in_thread(store_of(request).aliases.history, alias.name, limit=HISTORY)
+    history = await in_thread(state_of(request).store.aliases.history, alias.name, limit=HISTORY)
     return answer(alias_document(alias, history), headers={"Nml-Version": alias.version})
 
 

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_thread, in_turn, read, settings_of, store_of
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, invalid
 from service.api.security import caller_of, check_may_change
+from service.api.state import state_of
+from service.api.threads import in_thread, limited, read
 from service.api.views import answer
 from service.datasets import catalogue, intake
 from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
@@ -20,7 +21,7 @@ from service.datasets.identity import NAME, UploadOptions
 from service.datasets.imports import settled
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
-from service.datasets.underway import Arriving, Underway
+from service.datasets.underway import Arriving
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Unavailable
@@ -69,8 +70,8 @@ async def upload(request: Request) -> Response:
     """Send npz, or nodes and edges as CSV or Parquet. Shapes, types, ids, ranges and values are checked before the
     answer, if that does not take too long. Its version follows from its content: the same again is the same data set.
     """
-    store, settings, owner = store_of(request), settings_of(request), caller_of(request).owner
-    underway: Underway = request.app.state.uploads_underway
+    store, settings, owner = state_of(request).store, state_of(request).settings, caller_of(request).owner
+    underway = state_of(request).uploads
     try:
         with underway.enter(owner) as arriving:
             received = await _receive(request, store, settings, owner, arriving)
@@ -99,7 +100,9 @@ async def list_(
 ) -> Response:
     """Built-in and public sets, graphs imported on the command line, and every uploaded version."""
     try:
-        page = await in_thread(catalogue.page, store_of(request), settings_of(request), cursor=cursor, limit=limit)
+        page = await in_thread(
+            catalogue.page, state_of(request).store, state_of(request).settings, cursor=cursor, limit=limit
+        )
     except ValueError as error:
         raise invalid("cursor", str(error)) from None
     return answer(page._asdict())
@@ -111,7 +114,7 @@ async def list_(
 )  # fmt: skip
 async def show(request: Request, ref: str) -> Response:
     """By reference, or by name: then the newest version that is ready, and a list of all."""
-    return answer(await in_thread(catalogue.show, ref, store_of(request), settings_of(request)))
+    return answer(await in_thread(catalogue.show, ref, state_of(request).store, state_of(request).settings))
 
 
 @router.delete(
@@ -120,7 +123,7 @@ async def show(request: Request, ref: str) -> Response:
 )  # fmt: skip
 async def delete(request: Request, ref: str) -> Response:
     """Refused while a job that has not ended needs it."""
-    store, settings = store_of(request), settings_of(request)
+    store, settings = state_of(request).store, state_of(request).settings
     row = await read(store, catalogue.row_of, ref, store)
     if row is not None:
         check_may_change(request, row.owner)
@@ -149,13 +152,13 @@ async def _receive(
 
 async def _register(request: Request, received: Received, arriving: Arriving) -> tuple[Dataset, bool]:
     """The data set in the store, with its import job; the files stay unless it is certain that no job needs them."""
-    store, settings, caller = store_of(request), settings_of(request), caller_of(request)
+    store, settings, caller = state_of(request).store, state_of(request).settings, caller_of(request)
     for pause in (*REGISTER_PAUSES, None):
         try:
             # Files are not discarded if this is cancelled, or an answer of the database is lost: perhaps it was done.
             # If not, they are swept away later.
-            dataset, is_new = await in_turn(
-                request.app.state.checks, intake.register, received, store, settings, caller.owner,
+            dataset, is_new = await limited(
+                state_of(request).checks, intake.register, received, store, settings, caller.owner,
                 may_change=caller.may_change, others=arriving.of_others(),
             )  # fmt: skip
         except Unavailable:

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_thread, read, settings_of, store_of, write
 from service.api.openapi import refusals
 from service.api.problems import Problem
 from service.api.routes.retrieval import ONE, catalogue_of
 from service.api.security import check_may_change
+from service.api.state import state_of
+from service.api.threads import in_thread, read
 from service.api.vectors.bodies import read_question
 from service.api.vectors.described import question
 from service.api.vectors.documents import PREFIX, embedding_document
@@ -41,7 +42,7 @@ def add_versions(router: APIRouter) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:
-        store, catalogue = store_of(request), catalogue_of(request)
+        store, catalogue = state_of(request).store, catalogue_of(request)
         rows, following = await in_thread(store.embeddings.list, dataset=dataset, before=cursor, limit=limit)
         await catalogue.refresh()
         named = catalogue.aliases()
@@ -67,16 +68,16 @@ def add_versions(router: APIRouter) -> None:
     async def publish(request: Request) -> Response:
         """Happens by itself when a training job succeeds; ask for it if that failed, or if the version was deleted."""
         wanted = await read_question(request, Publish)
-        store = store_of(request)
+        store = state_of(request).store
         job = await read(store, store.jobs.get, wanted.job)
         if job is None or job.kind != "train":
             raise Problem(404, "there is no training job with this id")
         check_may_change(request, job.owner)
         if job.state != "succeeded":
             raise Problem(409, f"the job is {job.state}; there are embeddings once it has succeeded")
-        if not await in_thread(request.app.state.readiness.has_room):
+        if not await in_thread(state_of(request).readiness.has_room):
             raise Problem(507, "the disk of this service is almost full; try again when something was deleted")
-        row, _ = await write(request, store.embeddings.create, job, publish_job(job))
+        row, _ = await state_of(request).write(store.embeddings.create, job, publish_job(job))
         await catalogue_of(request).refresh()
         named = catalogue_of(request).aliases().get(row.version, ())
         return answer(embedding_document(row, named), status=202, headers=_headers(row))
@@ -94,8 +95,10 @@ def add_versions(router: APIRouter) -> None:
         wanted = await read_question(request, BuildIndex)
         if row.state != "ready":
             raise Problem(409, f"this version is {row.state}; it can be indexed once it is ready")
-        job = index_job(row, wanted.kind, most=most_memory(settings_of(request)))
-        row, _ = await write(request, store_of(request).embeddings.build_index, row.version, wanted.kind, job)
+        job = index_job(row, wanted.kind, most=most_memory(state_of(request).settings))
+        row, _ = await state_of(request).write(
+            state_of(request).store.embeddings.build_index, row.version, wanted.kind, job
+        )
         await catalogue_of(request).refresh()
         return answer(embedding_document(row, aliases), status=202, headers=_headers(row))
 
@@ -106,12 +109,12 @@ def add_versions(router: APIRouter) -> None:
     async def delete(request: Request, version: str) -> Response:
         """By its own name only. Refused while an alias that someone has set points to it, or it is being made. Who is
         reading it may finish."""
-        store = store_of(request)
+        store = state_of(request).store
         row = await read(store, store.embeddings.get, version)
         if row is None:
             raise Problem(404, "there is no version with this id; an alias is removed at /v1/aliases")
         check_may_change(request, row.owner)
-        await write(request, remove_version, version, store, settings_of(request))
+        await state_of(request).write(remove_version, version, store, state_of(request).settings)
         await catalogue_of(request).refresh()
         return Response(status_code=204)
 
@@ -120,7 +123,7 @@ async def _settled(request: Request, ref: str) -> tuple[Embedding, list[str]]:
     """The version as it is, also if the job that made it was cancelled without a word."""
     row, aliases = await catalogue_of(request).row(ref)
     if row.state == "publishing" or any(entry.get("state") == "building" for entry in row.indexes.values()):
-        row = await write(request, settled, row, store_of(request))
+        row = await state_of(request).write(settled, row, state_of(request).store)
     return row, aliases
 
 

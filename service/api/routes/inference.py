@@ -12,6 +12,7 @@ from service.api.direct import DirectRoute
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid, not_valid, unavailable
 from service.api.routes.retrieval import ONE, about, catalogue_of
+from service.api.state import state_of
 from service.api.vectors import nearest
 from service.api.vectors.answers import check_size, document, dumps, json_rows, matrix
 from service.api.vectors.bodies import read_question
@@ -22,8 +23,6 @@ from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose
 from service.api.vectors.new_nodes import NewNodes, blamed_field, labelled, new_nodes
 from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
 from service.api.vectors.sending import Plain
-from service.api.vectors.turns import Turns
-from service.inference import Inference
 from service.vectors.parquet import arrow_stream, ids_column, names_column
 from trainer.errors import Infrastructure, InvalidInput
 
@@ -48,7 +47,7 @@ async def embed(request: Request, version: str) -> Plain:
         check_size(count * served.info.dim, form, "nodes", "send fewer at a time", instead=NPY)
         if wanted.neighbors is not None:
             nearest.check_answer(served, count, wanted.neighbors, form, within=_SECTION)
-        gathers: Turns = request.app.state.gathers
+        gathers = state_of(request).gathers
         new = await gathers.run(new_nodes, served, wanted)
         try:
             vectors = await _computed(request, served, "embed", {"nodes": len(new.ids)}, new.arrays)
@@ -56,7 +55,7 @@ async def embed(request: Request, version: str) -> Plain:
             raise not_valid([blamed_field(wanted, str(error))]) from None
         if form != JSON:
             return served.heads.once(form, matrix(form, vectors), rows=len(vectors))
-        searches: Turns = request.app.state.searches
+        searches = state_of(request).searches
         work = gathers if wanted.neighbors is None else searches
         return await work.run(_embedded, served, new, vectors, wanted.neighbors)
 
@@ -82,7 +81,7 @@ async def classify(request: Request, version: str) -> Plain:
         count = served.info.rows - len(wanted.ids) if wanted.predict is None else len(wanted.predict)
         if form == JSON and count > MOST_PREDICTED:
             raise invalid("predict", f"these are {count:,} nodes; name up to {MOST_PREDICTED:,}, or accept {ARROW}")
-        gathers: Turns = request.app.state.gathers
+        gathers = state_of(request).gathers
         given = await gathers.run(labelled, served, wanted)
         head = {"classes": len(given.classes), "seed": wanted.seed}
         try:
@@ -114,7 +113,7 @@ async def _computed(request: Request, served: Served, what: str, head: dict[str,
         InvalidInput: it cannot be computed as asked.
         Problem: 503, not now; 404, the version was deleted meanwhile.
     """
-    inference: Inference = request.app.state.inference
+    inference = state_of(request).inference
     try:
         return await getattr(inference, what)(served.table.directory, head, arrays)
     except (Infrastructure, TimeoutError) as error:

@@ -9,11 +9,12 @@ from fastapi.responses import HTMLResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from service.api import manual
-from service.api.access import in_thread, settings_of, store_of
 from service.api.edge.measures import Surroundings, exposition
 from service.api.problems import unavailable
 from service.api.readiness import Readiness
 from service.api.schemas import Alive, Ready
+from service.api.state import state_of
+from service.api.threads import in_thread
 from service.api.views import answer
 from service.store.errors import Unavailable
 
@@ -31,7 +32,7 @@ async def livez() -> Response:
 )
 async def readyz(request: Request) -> Response:
     """503 with `reasons` where the database or every dispatcher is away, or the disk is nearly full."""
-    readiness: Readiness = request.app.state.readiness
+    readiness = state_of(request).readiness
     reasons = await readiness.reasons()
     if reasons:
         raise unavailable("not ready: " + "; ".join(reasons), extra={"reasons": reasons})
@@ -44,7 +45,7 @@ async def readyz(request: Request) -> Response:
 )  # fmt: skip
 async def metrics(request: Request) -> Response:
     """Also answers while the database is away; then without figures of jobs."""
-    store, settings, state = store_of(request), settings_of(request), request.app.state
+    store, settings, state = state_of(request).store, state_of(request).settings, state_of(request)
     figures, dispatchers = None, None
     try:
         figures = await in_thread(store.jobs.figures)
@@ -52,7 +53,7 @@ async def metrics(request: Request) -> Response:
     except Unavailable:
         pass
     around = Surroundings(request.app.version, figures, dispatchers, await _free_bytes(state.readiness))
-    text = await in_thread(exposition, state.measures, around)
+    text = await in_thread(exposition, state.metrics, around)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
-from service.api.access import feed_of, in_thread, in_turn, settings_of, store_of
 from service.api.events.stream import EventStream
 from service.api.files import EMBEDDING_FILES, FIGURE, download, tail
 from service.api.openapi import refusals
@@ -17,6 +16,8 @@ from service.api.problems import Problem
 from service.api.routes.work import Resource, find_job
 from service.api.schemas import Series
 from service.api.series import MOST_POINTS, best_so_far, curve, trials
+from service.api.state import state_of
+from service.api.threads import in_thread, limited
 from service.api.views import answer, figure_names, has_embeddings
 from service.store.records import Job
 from trainer.errors import InvalidInput
@@ -53,7 +54,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
         """Server-sent events: `id` is the event's number, `event` its type, `data` JSON. Types: `state`, `epoch`,
         `step`, `phase`, `checkpoint` and others that the run writes; `rewind` means that later epochs are told anew."""
         job = await find_job(request, job_id, resource)
-        feed = feed_of(request)
+        feed = state_of(request).feed
         seen = min(after if last_event_id is None else last_event_id, job.last_seq)
         if job.is_terminal and seen == job.last_seq:
             return Response(status_code=204)
@@ -69,7 +70,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
     ) -> Response:
         """The last lines of what the run logged, or, before it came to that, of what its process printed."""
         await find_job(request, job_id, resource)
-        settings = settings_of(request)
+        settings = state_of(request).settings
         places = [(settings.run_directory(job_id), "log.txt"), (settings.job_directory(job_id), "output.txt")]
         return PlainTextResponse(await in_thread(tail, places, lines))
 
@@ -87,7 +88,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
         limit: Annotated[int, Query(ge=1, le=MOST_POINTS, description="about how many epochs at most")] = 2_000,
     ) -> Response:
         job = await find_job(request, job_id, resource)
-        store, settings = store_of(request), settings_of(request)
+        store, settings = state_of(request).store, state_of(request).settings
         wanted = frozenset(name.strip() for name in (names or "").split(",") if name.strip())
 
         def collect() -> dict[str, Any]:
@@ -102,7 +103,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
             events = chain(store.events.series(job_id, every=step), [] if last is None else [last])
             return curve(events, every=step, most=limit, names=wanted)
 
-        return answer(await in_turn(request.app.state.curves, collect))
+        return answer(await limited(state_of(request).series, collect))
 
     @router.get(
         one + "/figures/{name}", response_class=Response, operation_id=f"get_{noun}_figure", summary="Get a picture",
@@ -113,7 +114,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
         job = await find_job(request, job_id, resource)
         if not FIGURE.fullmatch(name) or name not in figure_names(job):
             raise Problem(404, f"the {noun} has no figure of this name; its links list those there are")
-        return await in_thread(download, settings_of(request).run_directory(job_id), "figures", name)
+        return await in_thread(download, state_of(request).settings.run_directory(job_id), "figures", name)
 
 
 def add_embeddings(router: APIRouter, resource: Resource) -> None:
@@ -144,7 +145,7 @@ def add_embeddings(router: APIRouter, resource: Resource) -> None:
             raise Problem(409, f"the job is {job.state}; there are embeddings once it has succeeded")
         if not has_embeddings(job):
             raise Problem(404, "the job has left no embeddings")
-        return await in_thread(download, settings_of(request).run_directory(job_id), "embeddings", file)
+        return await in_thread(download, state_of(request).settings.run_directory(job_id), "embeddings", file)
 
 
 def _journal(job: Job, folder: Any) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from service.api.body import media_type, read_bytes
 from service.api.direct import DirectRoute
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, not_valid, problem_of, unavailable
+from service.api.state import state_of
 from service.api.vectors import nearest
 from service.api.vectors.answers import (
     FORMS,
@@ -43,8 +44,7 @@ from service.api.vectors.schemas import (
     NeighborsDocument,
     NodeDocument,
 )
-from service.api.vectors.sending import InFlight, Plain
-from service.api.vectors.turns import Turns
+from service.api.vectors.sending import Plain
 
 ONE = "/v1/embeddings/{version}"
 INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
@@ -55,7 +55,7 @@ _POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
 def catalogue_of(request: Request) -> Catalogue:
-    catalogue: Catalogue = request.app.state.catalogue
+    catalogue = state_of(request).catalog
     return catalogue
 
 
@@ -81,7 +81,7 @@ class NodeRoute(DirectRoute):
 
 async def show_node(request: Request, version: str, node: str) -> Plain:
     """One vector by the node's own id, percent-encoded."""
-    catalogue: Catalogue = request.scope["app"].state.catalogue
+    catalogue = state_of(request).catalog
     served, pinned = await catalogue.find(version)
     row = served.ids.row_of(node)
     if row is None:
@@ -124,9 +124,9 @@ async def look_up(request: Request, version: str) -> Plain:
         check_size(len(ids) * served.info.dim, form, "ids", "ask for fewer at a time", instead=NPY)
         if len(ids) <= INLINE_ROWS:
             return _looked_up(served, form, ids)
-        in_flight: InFlight = request.app.state.in_flight
+        in_flight = state_of(request).in_flight
         in_flight.check_room()
-        gathers: Turns = request.app.state.gathers
+        gathers = state_of(request).gathers
         return await gathers.run(_looked_up, served, form, ids)
 
 
@@ -191,8 +191,8 @@ def add_retrieval(router: APIRouter) -> None:
                 raise not_valid([FieldError(name, why) for name in given])
             if kind != JSON and unknown:
                 raise not_valid(unknown)
-            searches: Turns = request.app.state.searches
-            in_flight: InFlight = request.app.state.in_flight
+            searches = state_of(request).searches
+            in_flight = state_of(request).in_flight
             if kind == JSON:
                 wanted = await read_question(request, Neighbors)
                 if wanted.include_vectors:
@@ -224,7 +224,7 @@ def add_retrieval(router: APIRouter) -> None:
         request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
     ) -> Response:
         """With ranges and entity tags, so that a broken download can go on."""
-        catalogue, tables = catalogue_of(request), request.app.state.tables
+        catalogue, tables = catalogue_of(request), state_of(request).tables
         served, pinned = await catalogue.find(version)
         try:
             file = await tables.open(served, format, pinned=pinned)

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.access import in_turn, settings_of
 from service.api.examples import SWEEPS
 from service.api.openapi import refusals
 from service.api.problems import Problem
 from service.api.routes.outputs import add_outputs
 from service.api.routes.work import Resource, add_routes, find_job
 from service.api.schemas import SweepDocument, Trials
+from service.api.state import state_of
 from service.api.submission import prepare_sweep
+from service.api.threads import limited
 from service.api.views import answer
 from service.store.records import Job
 from trainer.config import TrainSpec
@@ -46,7 +47,7 @@ def add_sweeps(router: APIRouter) -> None:
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     ) -> Response:
         job = await find_job(request, job_id, _RESOURCE)
-        settings = settings_of(request)
+        settings = state_of(request).settings
 
         def collect() -> dict[str, Any]:
             spec, found = _read(job, settings.run_directory(job_id))
@@ -60,7 +61,7 @@ def add_sweeps(router: APIRouter) -> None:
                 "trials": rows(spec, found, shown), "next": shown[-1] if len(numbers) > limit else None,
             }  # fmt: skip
 
-        return answer(await in_turn(request.app.state.curves, collect))
+        return answer(await limited(state_of(request).series, collect))
 
     @router.get(
         "/v1/sweeps/{job_id}/best", response_model=TrainSpec, operation_id="get_best_spec", tags=["sweeps"],
@@ -69,8 +70,8 @@ def add_sweeps(router: APIRouter) -> None:
     async def best(request: Request, job_id: str) -> Response:
         """Ready for `POST /v1/jobs`. Among trials that have ended, by the sweep's objective on validation data."""
         job = await find_job(request, job_id, _RESOURCE)
-        settings = settings_of(request)
-        spec = await in_turn(request.app.state.curves, lambda: chosen_spec(*_read(job, settings.run_directory(job_id))))
+        settings = state_of(request).settings
+        spec = await limited(state_of(request).series, lambda: chosen_spec(*_read(job, settings.run_directory(job_id))))
         if spec is None:
             raise Problem(404, "no trial has ended well yet, so there is no best one")
         return answer(spec.model_dump(mode="json"))

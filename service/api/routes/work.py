@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from service.api import submission
-from service.api.access import in_thread, read, settings_of, store_of, write
 from service.api.body import read_document
 from service.api.direct import DirectRoute
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
-from service.api.readiness import Readiness
 from service.api.schemas import JobPage, JobSummary, State
 from service.api.security import caller_of, check_may_change
+from service.api.state import state_of
+from service.api.threads import in_thread, read
 from service.api.views import answer, job_document
 from service.discarded import discard
 from service.settings import Settings
@@ -55,7 +55,7 @@ class Resource:
 
 async def find_job(request: Request, job_id: str, resource: Resource) -> Job:
     """Raises Problem 404 unless there is one."""
-    store = store_of(request)
+    store = state_of(request).store
     job = await read(store, store.jobs.get, job_id) if _ID.fullmatch(job_id) else None
     if job is None or job.kind not in resource.kinds:
         raise Problem(404, f"there is no {resource.noun} with this id")
@@ -70,7 +70,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     async def show(request: Request, job_id: str) -> Response:
         """Its state, progress, newest figures, and where its results are."""
         job = await find_job(request, job_id, resource)
-        return answer(job_document(job, mlflow_ui_url=settings_of(request).mlflow_ui_url))
+        return answer(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url))
 
     router.add_api_route(
         one, show, methods=["GET"], response_model=resource.document, operation_id=f"get_{noun}",
@@ -93,14 +93,14 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     ) -> Response:
         """Everything is checked before the answer: fields, data set, memory. What the document leaves out is as its
         preset has it; without `preset` that is `nml`, with null the defaults below."""
-        document, store, settings = await read_document(request), store_of(request), settings_of(request)
+        document, store, settings = await read_document(request), state_of(request).store, state_of(request).settings
         owner = caller_of(request).owner
         parameters = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
 
         deadline = None if deadline_minutes is None else time.time() + 60 * deadline_minutes
         asked = submission.Request(owner, name, priority, deadline)
 
-        readiness: Readiness = request.app.state.readiness
+        readiness = state_of(request).readiness
 
         def prepare() -> tuple[Job | NewJob, Idempotency | None]:
             promise = None
@@ -120,7 +120,9 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         else:
             most = settings.max_active_jobs
             try:
-                job, is_new = await write(request, store.jobs.submit, wanted, idempotency=promise, max_active=most)
+                job, is_new = await state_of(request).write(
+                    store.jobs.submit, wanted, idempotency=promise, max_active=most
+                )
             except NotFound as error:
                 place = "base." if resource.kind == "sweep" else ""
                 raise InvalidInput(f"{place}data.imported: {error}") from error
@@ -139,7 +141,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:
-        store, ui = store_of(request), settings_of(request).mlflow_ui_url
+        store, ui = state_of(request).store, state_of(request).settings.mlflow_ui_url
         jobs, following = await in_thread(
             store.jobs.list, kind=resource.kind, states=state or (), dataset=dataset, before=cursor, limit=limit
         )
@@ -153,9 +155,9 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     async def cancel(request: Request, job_id: str) -> Response:
         """One that waits ends now; one that runs writes a checkpoint first. Asking again changes nothing."""
         await _own_job(request, job_id, resource)
-        job = await write(request, store_of(request).jobs.cancel, job_id)
+        job = await state_of(request).write(state_of(request).store.jobs.cancel, job_id)
         await _settle(request, job)
-        return answer(job_document(job, mlflow_ui_url=settings_of(request).mlflow_ui_url), status=202)
+        return answer(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url), status=202)
 
     @router.delete(
         one, status_code=204, response_class=Response, operation_id=f"delete_{noun}",
@@ -163,8 +165,10 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     )  # fmt: skip
     async def delete(request: Request, job_id: str) -> Response:
         await _own_job(request, job_id, resource)
-        settings = settings_of(request)
-        job = await write(request, store_of(request).jobs.delete, job_id)  # first: files left are in nobody's way
+        settings = state_of(request).settings
+        job = await state_of(request).write(
+            state_of(request).store.jobs.delete, job_id
+        )  # first: files left are in nobody's way
         await _settle(request, job)
         for folder in (settings.run_directory(job_id), settings.job_directory(job_id)):
             await in_thread(discard, folder)
@@ -183,10 +187,10 @@ async def _settle(request: Request, job: Job) -> None:
     """What a job that publishes or indexes was to make is not left unfinished if it has ended."""
     if job.kind not in ("publish", "index") or not job.is_terminal:
         return
-    store = store_of(request)
+    store = state_of(request).store
     version = await in_thread(store.embeddings.get, str(job.spec["version"]))
     if version is not None:
-        await write(request, settled, version, store)
+        await state_of(request).write(settled, version, store)
 
 
 def _accepted(noun: str) -> dict[str, Any]:

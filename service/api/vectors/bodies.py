@@ -22,9 +22,9 @@ from pydantic_core import from_json
 from service.api.body import media_type, read_bytes
 from service.api.edge.limits import QUESTION_BYTES
 from service.api.problems import FieldError, Problem, clean, field_errors, invalid, not_valid
+from service.api.state import state_of
 from service.api.vectors.negotiate import JSON, NPY, RAW
 from service.api.vectors.schemas import OBJECT, PLAIN, TOO_MANY_KEYS, Question
-from service.api.vectors.turns import Turns
 
 SECONDS = 120.0  # for a body of tens of megabytes
 MOST_VALUES = 320_000  # in a JSON text: 1,000 queries of 256 numbers, or the ids and labels of a classification
@@ -48,8 +48,7 @@ async def read_question(request: Request, model: type[Q]) -> Q:
     text = await read_bytes(request, seconds=SECONDS, most=QUESTION_BYTES, remedy=FEWER)
     if len(text) <= _SMALL:
         return parse(model, text)
-    parses: Turns = request.app.state.parses
-    return await parses.run(parse, model, text)
+    return await state_of(request).parses.run(parse, model, text)
 
 
 def parse(model: type[Q], text: bytes) -> Q:

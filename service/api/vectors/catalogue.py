@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from numpy.typing import NDArray
 
-from service.api.access import in_thread, read
 from service.api.problems import Problem, clean, unavailable
+from service.api.threads import in_thread, read
 from service.api.vectors.answers import Heads
 from service.api.vectors.pulse import Pulse
 from service.settings import Settings

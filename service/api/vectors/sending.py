@@ -73,7 +73,7 @@ class Plain(Response):
         await send({"type": "http.response.body", "body": self.pieces[0]})
 
     async def _send_large(self, scope: Scope, send: Send) -> None:
-        in_flight: InFlight = scope["app"].state.in_flight
+        in_flight: InFlight = scope["app"].state.nml.in_flight
         with in_flight.carrying(sum(map(len, self.pieces))):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             last = len(self.pieces) - 1

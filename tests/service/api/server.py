@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.api.edge.protocol import BoundedHttp
+from service.api.state import AppState
 from service.app import create_app
 from service.settings import Settings
 from service.store import Store
@@ -38,9 +39,13 @@ class Live:
     settings: Settings
 
     @property
+    def state(self) -> AppState:
+        state: AppState = self.app.state.nml
+        return state
+
+    @property
     def store(self) -> Store:
-        store: Store = self.app.state.store
-        return store
+        return self.state.store
 
     def submit(self, spec: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """Queue a training job and give its document."""

@@ -56,10 +56,10 @@ def watching(live: Live, job_id: str, *after: int) -> list[Future[list[Seen]]]:
         except BaseException as error:
             mine.set_exception(error)
 
-    already = live.app.state.feed.watchers
+    already = live.state.feed.watchers
     for mine, start in zip(seen, after, strict=True):
         threading.Thread(target=follow, args=(mine, start), daemon=True).start()
-    until(lambda: live.app.state.feed.watchers == already + len(after))
+    until(lambda: live.state.feed.watchers == already + len(after))
     return seen
 
 
@@ -124,8 +124,8 @@ def test_many_watchers_see_everything_as_it_happens(live: Live) -> None:
     assert all(numbers(each) == list(range(2, total + 1)) for each in seen[1::3])
     assert all(numbers(each) == list(range(2, total + 1)) for each in seen[2::3])  # it had seen more than there was
     assert all(each[-1][2]["state"] == "succeeded" for each in seen)
-    until(lambda: live.app.state.feed.watchers == 0)
-    assert live.app.state.feed._channels == {}
+    until(lambda: live.state.feed.watchers == 0)
+    assert live.state.feed._channels == {}
 
 
 def test_watchers_share_one_query(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +197,8 @@ def test_watcher_that_leaves_is_forgotten(live: Live) -> None:
     with live.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         lines = parsed(response.iter_lines())  # dropped, it would end the stream
         next(lines)
-        assert live.app.state.feed.watchers == 1
-    until(lambda: live.app.state.feed.watchers == 0)
+        assert live.state.feed.watchers == 1
+    until(lambda: live.state.feed.watchers == 0)
 
 
 def test_no_more_watchers_than_there_may_be(serve: Callable[..., Live]) -> None:
@@ -210,7 +210,7 @@ def test_no_more_watchers_than_there_may_be(serve: Callable[..., Live]) -> None:
         refused = live.http.get(f"/v1/jobs/{job_id}/events")
         checked(refused, 503)
         assert int(refused.headers["retry-after"]) > 0
-    until(lambda: live.app.state.feed.watchers == 0)
+    until(lambda: live.state.feed.watchers == 0)
     with live.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         assert response.status_code == 200
 

@@ -52,7 +52,7 @@ def test_who_asks_while_the_first_look_is_under_way_waits_for_what_it_finds(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, go_on = threading.Event(), threading.Event()
-    readiness = live.app.state.readiness
+    readiness = live.state.readiness
     real = readiness._look
 
     def slow() -> list[str]:

@@ -126,13 +126,13 @@ def test_who_reads_nothing_is_cut_off_and_holds_nothing(
         link.sendall(question(version, what))
         until(lambda: within(side, side._waiting) is not None)
         if what == "lookup":
-            assert live.app.state.in_flight.bytes > 0
+            assert live.state.in_flight.bytes > 0
         else:
             until(lambda: held(live) > before)
         if closing:  # as the server does with a connection that has been idle, or whose answer it has given up
             within(side, side.transport.close)
         assert looks_until_cut(side) >= MOST_LOOKS
-        until(lambda: held(live) == before and live.app.state.in_flight.bytes == 0)
+        until(lambda: held(live) == before and live.state.in_flight.bytes == 0)
         with pytest.raises(ConnectionResetError):  # not an end that could pass for that of the answer
             to_the_end(link)
 
@@ -169,7 +169,7 @@ def test_an_answer_ends_with_its_connection_also_if_requests_were_sent_ahead(
     live: Live, sides: list[BoundedHttp]
 ) -> None:
     path = f"/v1/jobs/{live.submit()['id']}/events"
-    feed = live.app.state.feed
+    feed = live.state.feed
     with client(live, sides) as (link, side):
         link.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         until(lambda: feed.watchers == 1)
@@ -182,7 +182,7 @@ def test_an_answer_ends_with_its_connection_also_if_requests_were_sent_ahead(
 def test_who_watches_a_job_and_reads_nothing_is_cut_off_and_forgotten(live: Live, sides: list[BoundedHttp]) -> None:
     live.submit()
     job = live.claim()
-    feed, large = live.app.state.feed, {"text": "x" * 1_000_000}
+    feed, large = live.state.feed, {"text": "x" * 1_000_000}
     with client(live, sides) as (link, side):
         link.sendall(f"GET /v1/jobs/{job.id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         until(lambda: feed.watchers == 1)

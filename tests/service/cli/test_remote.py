@@ -52,7 +52,7 @@ def run_when_watched(live: Live, job_id: str, then: Callable[[Any], None] | None
 
 def until_watched(live: Live) -> None:
     until = time.monotonic() + 120
-    while not live.app.state.feed.watchers:
+    while not live.state.feed.watchers:
         assert time.monotonic() < until, "nobody watches"
         time.sleep(0.02)
 

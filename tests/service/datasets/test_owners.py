@@ -98,7 +98,7 @@ def test_uploads_under_way_count(live: Live, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(receive, "PIECE_BYTES", 1)  # count everything as soon as it comes
     mine, other = client(live, "submit"), client(live, "submit")
     small = {"npz": ("g.npz", npz(**graph()))}
-    underway = live.app.state.uploads_underway._by_owner
+    underway = live.state.uploads._by_owner
     before = set(underway)
 
     def arriving() -> list[Arriving]:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,8 @@ def test_pieces_hold_the_same_bytes() -> None:
 
 def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(live: Live) -> None:
     version = put_version(live.store, live.settings, 20, WIDE).info.version
-    in_flight = live.app.state.in_flight = InFlight(60_000_000)
+    in_flight = InFlight(60_000_000)
+    live.app.state.nml = replace(live.state, in_flight=in_flight)
     path, asked = f"/v1/embeddings/{version}/lookup", {"ids": [0] * 10_000}
     with hung_up_later(live, version):
         until(lambda: in_flight.bytes == 40_000_000)
@@ -143,7 +145,8 @@ def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(li
 def test_who_reads_nothing_is_left(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     version = put_version(live.store, live.settings, 20, WIDE).info.version
     monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.05)
-    in_flight = live.app.state.in_flight = Noting()
+    in_flight = Noting()
+    live.app.state.nml = replace(live.state, in_flight=in_flight)
     with hung_up_later(live, version):
         until(lambda: in_flight.most == 40_000_000)
         until(lambda: in_flight.bytes == 0)

@@ -346,6 +346,6 @@ def test_many_tables_are_closed_again(live: Live, monkeypatch: pytest.MonkeyPatc
     versions = [put_version(live.store, live.settings, 5, 4).info.version for _ in range(4)]
     for version in (*versions, *versions):
         assert live.http.get(f"/v1/embeddings/{version}/nodes/1").headers["nml-version"] == version
-    catalogue = live.app.state.catalogue
+    catalogue = live.state.catalog
     assert len(catalogue._served) == 2
     assert set(catalogue._found) <= set(versions[2:])

@@ -1,0 +1,110 @@
+"""What all routes share: one typed object, made when the app starts, closed when it stops.
+
+A route asks for it with `state: State`; code that has only the request calls `state_of(request)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, ParamSpec, TypeVar
+
+import anyio
+from fastapi import Depends, FastAPI, Request
+
+from service.api import threads
+from service.api.edge.measures import Measures
+from service.api.events.feed import Feed
+from service.api.readiness import Readiness
+from service.api.security import Keyring
+from service.api.shutdown import told_of_stop
+from service.api.vectors.catalogue import Catalogue
+from service.api.vectors.files import Tables
+from service.api.vectors.sending import InFlight
+from service.api.vectors.turns import Turns
+from service.datasets.underway import Underway
+from service.inference import Inference
+from service.settings import Settings
+from service.store import Store, open_store
+
+_WRITERS = 20  # at a time, where the database takes several
+_GATHERS = 4
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class AppState:
+    """Of one app, from its start to its stop."""
+
+    settings: Settings
+    store: Store
+    metrics: Measures
+    keyring: Keyring
+    readiness: Readiness
+    feed: Feed  # of events
+    uploads: Underway  # of data sets
+    catalog: Catalogue  # of embedding versions
+    tables: Tables  # whole tables as files
+    in_flight: InFlight  # bytes of large answers
+    inference: Inference
+    searches: Turns
+    gathers: Turns  # large answers
+    parses: Turns  # long JSON bodies
+    writers: anyio.CapacityLimiter
+    checks: anyio.CapacityLimiter  # of uploads
+    series: anyio.CapacityLimiter  # long ones that are read
+
+    async def read(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """A short read of the store."""
+        return await threads.read(self.store, call, *arguments, **options)
+
+    async def write(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """A change of the store. SQLite takes one at a time: requests that queue here need not retry there."""
+        return await threads.limited(self.writers, call, *arguments, **options)
+
+
+def state_of(request: Request) -> AppState:
+    """The state of the request's app."""
+    state: AppState = request.scope["app"].state.nml
+    return state
+
+
+async def _get_state(request: Request) -> AppState:  # async, or FastAPI would call it in a thread
+    return state_of(request)
+
+
+State = Annotated[AppState, Depends(_get_state)]
+
+
+@asynccontextmanager
+async def open_state(app: FastAPI, settings: Settings, metrics: Measures) -> AsyncIterator[None]:
+    """Open the database, brought up to date, and all that stands on it; close them at the end."""
+    store = await asyncio.to_thread(open_store, settings)
+    feed = Feed(
+        store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers, note=metrics.watchers.set
+    )
+    state = AppState(
+        settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
+        feed=feed, uploads=Underway(), catalog=Catalogue(store, settings), tables=Tables(), in_flight=InFlight(),
+        inference=Inference(settings), searches=Turns(settings.search_concurrency), gathers=Turns(_GATHERS),
+        parses=Turns(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
+        checks=anyio.CapacityLimiter(2), series=anyio.CapacityLimiter(2),
+    )  # fmt: skip
+    app.state.nml = state
+    polling = [asyncio.create_task(task) for task in (feed.run(), state.catalog.run())]
+    try:
+        with told_of_stop(feed.close):
+            yield
+    finally:
+        feed.close()
+        for task in polling:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await state.inference.close()
+        state.catalog.close()
+        store.close()
