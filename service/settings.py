@@ -55,7 +55,9 @@ class Settings(BaseSettings):
     lease_seconds: PositiveFloat = Field(15.0, description="a dispatcher silent for so long loses its jobs to another")
     poll_seconds: float = Field(0.25, ge=0.01, le=60, description="how often dispatcher and event streams look")
     stop_grace_seconds: float = Field(30.0, ge=0, description="from SIGTERM to SIGKILL: time to write a checkpoint")
-    leash_seconds: PositiveFloat = Field(900.0, description="a run that no dispatcher looks after for so long ends")
+    heartbeat_timeout_seconds: PositiveFloat = Field(
+        900.0, description="a run that no dispatcher looks after for so long ends"
+    )
 
     infra_retries: int = Field(5, ge=0, le=100, description="retries of a job whose process died")
     oom_retries: int = Field(3, ge=0, le=20, description="retries, each in a smaller form, after memory ran out")
@@ -167,7 +169,7 @@ class Settings(BaseSettings):
 
     @property
     def jobs(self) -> Path:
-        """What the service itself keeps of each job: its orders, outcomes and output."""
+        """What the service itself keeps of each job: its launch files, outcomes and output."""
         return self.home / "jobs"
 
     @property

@@ -1,7 +1,7 @@
 """`python -m trainer SPEC --out DIR [--resume] [--memory-limit 4GB] [--shrunk 1]`: train one spec with no terminal.
 
 So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
-failure (trainer.errors), and trainer.outcome the reason.
+failure (trainer.errors), and trainer.process.outcome the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from trainer.config import parse_spec
 from trainer.documents import read_document
-from trainer.outcome import conclude
 from trainer.planning.memory import parse_size
+from trainer.process.outcome import exit_code_for
 from trainer.threads import wait_politely
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit, shrunk=options.shrunk
         )  # fmt: skip
     except Exception as error:
-        return conclude(error, logging.getLogger("trainer"))
+        return exit_code_for(error, logging.getLogger("trainer"))
     finally:
         if tracker is not None:
             tracker.note_error()

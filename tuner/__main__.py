@@ -1,7 +1,7 @@
 """`python -m tuner SPEC --out DIR`: run one sweep with no terminal; the same again goes on with it.
 
 So does a service or a scheduler. Progress goes to DIR/events.jsonl and DIR/log.txt; the exit code tells the kind of
-failure (trainer.errors), and trainer.outcome the reason.
+failure (trainer.errors), and trainer.process.outcome the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from trainer.documents import read_document
-from trainer.outcome import conclude
+from trainer.process.outcome import exit_code_for
 from trainer.threads import wait_politely
 from tuner.config import parse_sweep
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         run_sweep(spec, options.out)
     except Exception as error:
-        return conclude(error, logging.getLogger("tuner"))
+        return exit_code_for(error, logging.getLogger("tuner"))
     return 0
 
 

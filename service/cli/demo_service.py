@@ -18,7 +18,7 @@ from trainer.errors import Infrastructure
 READY_SECONDS = 60.0
 STOP_SECONDS = 40.0
 # Seconds. Nothing here is worth a long goodbye; and should this process be killed, runs end themselves soon.
-_IMPATIENT = {"NML_STOP_GRACE_SECONDS": "10", "NML_LEASH_SECONDS": "30"}
+_IMPATIENT = {"NML_STOP_GRACE_SECONDS": "10", "NML_HEARTBEAT_TIMEOUT_SECONDS": "30"}
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEPT = {"NML_DATA"}  # of our own variables: where public data sets lie
 

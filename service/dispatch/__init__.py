@@ -1,12 +1,14 @@
 """From the queue to a finished job: claim, start through a runner, watch, relay, decide (design section 5).
 
-runner.py      what is started, and what became of it: the interface to the place where jobs run
-keeper.py      the process that a runner really starts; it starts the trainer and leaves an outcome in any case
-local.py       the keeper as a process of this machine;  ray.py: as a job of a Ray cluster
-orders.py      the command for a job
-relay.py       from the run's events to rows, each once
-rules.py       what follows from an outcome: the end, or another attempt
-dispatcher.py  the loop;  care.py: one attempt in its hands
-leases.py      what a dispatcher holds, kept by a thread;  brake.py: when nothing is claimed
-supervisor.py  API and dispatcher together
+dispatcher.py     the loop
+attempt.py        one attempt at a job, from its start to what follows from its end
+leases.py         keeps the dispatcher's leases and heartbeats alive from a thread
+start_backoff.py  pauses claiming after a failed start, or while the disk is nearly full
+job_commands.py   the command, environment and limits of a job: its launch spec
+runner.py         the interface to where jobs run, and the files of an attempt
+shim.py           the process that a runner starts; it starts the trainer and records how it ended, in any case
+local.py          the shim as a process of this machine;  ray.py: as a job of a Ray cluster
+relay.py          from the run's events to rows, each once
+retry_policy.py   what follows from an outcome: the end, or another attempt
+supervisor.py     API and dispatcher together
 """

@@ -9,11 +9,11 @@ import sys
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.runner import Runner
-from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
 from trainer.errors import TrainerError
+from trainer.process.stop_signals import Stop, on_signals
 
 WAIT_SECONDS = 1.0  # between attempts to reach a database that is not there yet
 log = logging.getLogger("service.dispatch")

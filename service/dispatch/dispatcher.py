@@ -21,14 +21,13 @@ from typing import Any
 
 from service.datasets.uploads import sweep_uploads
 from service.discarded import sweep_discarded
-from service.dispatch.brake import Brake
-from service.dispatch.care import Care, Household, adopted, claimed
-from service.dispatch.descendants import started
+from service.dispatch.attempt import Context, JobAttempt, adopted, claimed
+from service.dispatch.host_id import host_id, is_of_another_boot
+from service.dispatch.job_commands import JobCommands
 from service.dispatch.leases import Leases
-from service.dispatch.orders import Orders
-from service.dispatch.place import is_of_another_boot, place
+from service.dispatch.procfs import started
 from service.dispatch.runner import Runner
-from service.dispatch.stopping import Stop
+from service.dispatch.start_backoff import StartBackoff
 from service.dispatch.tracking import close_in_mlflow, is_left_open
 from service.settings import Settings
 from service.store import Store
@@ -36,6 +35,7 @@ from service.store.errors import Fenced, Unavailable
 from service.store.records import Claim, DispatcherRecord, Job, Kind
 from service.vectors.concluding import settle
 from service.vectors.retention import sweep_versions
+from trainer.process.stop_signals import Stop
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
 SHORT: tuple[Kind, ...] = ("import", "publish", "index")  # beside the training
@@ -53,24 +53,26 @@ class Dispatcher:
 
     Args:
         runner: where jobs run.
-        orders: the commands; tests have others than the real ones.
+        commands: what each job runs; tests have others than the real ones.
         owner: by which leases are known; a new one for every process.
     """
 
     def __init__(
-        self, settings: Settings, store: Store, runner: Runner, *, orders: Orders | None = None,
+        self, settings: Settings, store: Store, runner: Runner, *, commands: JobCommands | None = None,
         owner: str | None = None, clock: Callable[[], float] = time.time,
     ):  # fmt: skip
         self._settings, self._store, self._runner = settings, store, runner
-        self._house = Household(settings, store, runner, orders or Orders(settings), Brake(settings), clock)
-        self.host = place()
+        self._context = Context(
+            settings, store, runner, commands or JobCommands(settings), StartBackoff(settings), clock
+        )
+        self.host = host_id()
         self.owner = owner or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-128:]
-        self.cares: dict[str, Care] = {}
+        self.attempts: dict[str, JobAttempt] = {}
         self._troubles: dict[str, tuple[int, float]] = {}  # job -> unexpected errors in a row, when to try again
         self._closing: list[subprocess.Popen[bytes]] = []  # processes that tell MLflow
         self._leases = Leases(
-            store, self.owner, seconds=settings.lease_seconds, touch=self._touch_leashes,
-            patience=settings.leash_seconds,
+            store, self.owner, seconds=settings.lease_seconds, touch=self._beat_all,
+            patience=settings.heartbeat_timeout_seconds,
         )  # fmt: skip
         self._beaten = float("-inf")
         self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions, self._close_in_mlflow)
@@ -91,14 +93,14 @@ class Dispatcher:
 
     def step(self) -> None:
         """Look at everything once. Raises nothing: what cannot be done now is done at the next step."""
-        self._press()
+        self._stop_what_is_due()
         self._leases.working()
         with self._database():
             self._leases.renew()
             self._beat()
             self._take_stock()
-            for care in list(self.cares.values()):
-                self._attend(care)
+            for attempt in list(self.attempts.values()):
+                self._attend(attempt)
             self._fill(SHORT, self._settings.import_concurrency)  # first: memory that was freed may do for one of them
             self._fill(TRAINING, self._settings.slots)
         self._reap()
@@ -107,31 +109,31 @@ class Dispatcher:
         """End what would not outlive us, gently, and queue it again; let go of the rest."""
         deadline = time.monotonic() + self._settings.stop_grace_seconds + FORCED_SECONDS
         if not self._runner.outlives_service:
-            for care in self.cares.values():
-                care.stopping = True
-            while self.cares and time.monotonic() < deadline:
-                self._press()
+            for attempt in self.attempts.values():
+                attempt.stopping = True
+            while self.attempts and time.monotonic() < deadline:
+                self._stop_what_is_due()
                 with self._database():
-                    for care in list(self.cares.values()):
-                        self._attend(care)
+                    for attempt in list(self.attempts.values()):
+                        self._attend(attempt)
                 self._reap()
                 time.sleep(min(self._settings.poll_seconds, 0.1))
         self._leases.stop()  # or it would take back what is let go
         with self._database():
-            for care in list(self.cares.values()):
-                care.release()
-                self._drop(care)
+            for attempt in list(self.attempts.values()):
+                attempt.release()
+                self._drop(attempt)
             self._store.dispatchers.remove(self.owner)
         self._runner.close()
 
     # Steps
 
-    def _press(self) -> None:
-        for care in self.cares.values():
+    def _stop_what_is_due(self) -> None:
+        for attempt in self.attempts.values():
             try:
-                care.press()
+                attempt.stop_if_due()
             except Exception:
-                log.exception("job %s: cannot be stopped", care.job.id)
+                log.exception("job %s: cannot be stopped", attempt.job.id)
 
     def _beat(self) -> None:
         """Tell that we are alive, and look what others have left behind, now and then."""
@@ -140,7 +142,7 @@ class Dispatcher:
             return
         if self._beaten == float("-inf"):
             self._release_the_dead()
-        jobs = sum(care.job.kind in TRAINING for care in self.cares.values())
+        jobs = sum(attempt.job.kind in TRAINING for attempt in self.attempts.values())
         info: dict[str, Any] = {"slots": self._settings.slots, "jobs": jobs, "runner": self._settings.runner}
         info |= {"node": platform.node(), "started": started(os.getpid())}
         self._store.dispatchers.beat(self.owner, host=self.host, pid=os.getpid(), info=info)
@@ -179,14 +181,14 @@ class Dispatcher:
         ended = self._store.jobs.ended_badly(within=DAY_SECONDS)
         left = [job for job in ended if is_left_open(self._settings.run_directory(job.id))]
         for job in random.sample(left, min(len(left), CLOSED_AT_ONCE)):  # one that cannot be closed keeps out no other
-            directory, environment = self._settings.run_directory(job.id), self._house.orders.environment()
+            directory, environment = self._settings.run_directory(job.id), self._context.commands.environment()
             cancelled, reason = job.state == "cancelled", job.failure_message or job.state
             closing = close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason)
             self._closing.append(closing)
 
     def _take_over(self, host: str) -> None:
         """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""
-        foreign_after = self._settings.leash_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
+        foreign_after = self._settings.heartbeat_timeout_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
         for job in self._store.claims.take_over(
             self.owner, lease_seconds=self._settings.lease_seconds, host=host, foreign_after=foreign_after
         ):
@@ -194,7 +196,7 @@ class Dispatcher:
             self._keep(job, adopted)
 
     def _release_the_dead(self) -> None:
-        """Do not wait for the leases of a dispatcher that is certain to be dead, nor for the leashes of its jobs."""
+        """Do not wait for the leases of a dispatcher that is certain to be dead, nor for the heartbeats of its jobs."""
         for other in self._store.dispatchers.alive(DAY_SECONDS):
             if not self._is_dead(other):
                 continue
@@ -213,24 +215,27 @@ class Dispatcher:
     def _take_stock(self) -> None:
         """What we hold, as the store sees it: a wish to cancel shows here, and what we lost, or did not know we had."""
         held = {job.id: job for job in self._store.claims.held(self.owner)}
-        for care in list(self.cares.values()):
-            job = held.pop(care.job.id, None)
-            if job is not None and job.attempt == care.claim.attempt:
-                care.see(job)
+        for attempt in list(self.attempts.values()):
+            job = held.pop(attempt.job.id, None)
+            if job is not None and job.attempt == attempt.claim.attempt:
+                attempt.refresh(job)
             else:
-                self._lose(care)
+                self._lose(attempt)
         for job in held.values():
             self._keep(job, adopted)
 
     def _fill(self, kinds: Sequence[Kind], places: int) -> None:
         """Claim and start while there are places, and memory; not too many, for those that run wait meanwhile."""
         for _ in range(2 * places):
-            if sum(care.job.kind in kinds for care in self.cares.values()) >= places or self._house.brake.holds():
+            if (
+                sum(attempt.job.kind in kinds for attempt in self.attempts.values()) >= places
+                or self._context.backoff.holds()
+            ):
                 return
-            used = sum(care.job.memory_bytes or 0 for care in self.cares.values())
+            used = sum(attempt.job.memory_bytes or 0 for attempt in self.attempts.values())
             # With nothing beside it, even a job that was planned for a larger machine gets its chance. A cluster knows
             # by itself what fits.
-            counts = self.cares and self._settings.runner == "local"
+            counts = self.attempts and self._settings.runner == "local"
             # One that uses more than there is must not keep those out that need none, or say nothing of it.
             free = max(0, self._settings.memory_bytes - used) if counts else None
             lease = self._settings.lease_seconds
@@ -239,56 +244,56 @@ class Dispatcher:
                 return
             log.info("job %s, attempt %d: claimed", job.id, job.attempt)
             self._keep(job, claimed)
-            if job.id in self.cares:
-                self._attend(self.cares[job.id])
+            if job.id in self.attempts:
+                self._attend(self.attempts[job.id])
 
-    def _keep(self, job: Job, make: Callable[[Household, Job], Care]) -> None:
+    def _keep(self, job: Job, make: Callable[[Context, Job], JobAttempt]) -> None:
         try:
-            self.cares[job.id] = make(self._house, job)
-        except Exception as error:  # a job of which not even an order can be made
-            log.exception("job %s: no order can be made", job.id)
+            self.attempts[job.id] = make(self._context, job)
+        except Exception as error:  # not even a launch spec can be made for it
+            log.exception("job %s: cannot be launched", job.id)
             message = f"the dispatcher cannot handle this job ({type(error).__name__}: {error})"
             with contextlib.suppress(Fenced):
                 self._store.claims.finish(Claim.on(job), "failed", failure_kind="infra", failure_message=message)
 
-    def _attend(self, care: Care) -> None:
+    def _attend(self, attempt: JobAttempt) -> None:
         """Do what is due for one job; its troubles stay its own."""
         self._leases.working()
-        errors, not_before = self._troubles.get(care.job.id, (0, 0.0))
+        errors, not_before = self._troubles.get(attempt.job.id, (0, 0.0))
         if time.monotonic() < not_before:
             return
         try:
-            is_over = care.tick()
+            is_over = attempt.tick()
         except Unavailable:
             raise
         except Fenced:
-            self._lose(care)
+            self._lose(attempt)
         except Exception as error:
-            log.exception("job %s: unexpected", care.job.id)
-            self._troubles[care.job.id] = (errors + 1, time.monotonic() + min(0.5 * 2**errors, 30.0))
+            log.exception("job %s: unexpected", attempt.job.id)
+            self._troubles[attempt.job.id] = (errors + 1, time.monotonic() + min(0.5 * 2**errors, 30.0))
             if errors + 1 >= PATIENCE:
                 with contextlib.suppress(Fenced):
-                    care.give_up(error)
-                self._drop(care)
+                    attempt.give_up(error)
+                self._drop(attempt)
         else:
-            self._troubles.pop(care.job.id, None)
+            self._troubles.pop(attempt.job.id, None)
             if is_over:
-                self._drop(care)
+                self._drop(attempt)
 
-    def _lose(self, care: Care) -> None:
-        log.warning("job %s, attempt %d: another dispatcher has it now", care.job.id, care.claim.attempt)
-        care.abandon()
-        self._drop(care)
+    def _lose(self, attempt: JobAttempt) -> None:
+        log.warning("job %s, attempt %d: another dispatcher has it now", attempt.job.id, attempt.claim.attempt)
+        attempt.abandon()
+        self._drop(attempt)
 
-    def _drop(self, care: Care) -> None:
-        care.close()
-        self._closing += care.closing
-        self.cares.pop(care.job.id, None)
-        self._troubles.pop(care.job.id, None)
+    def _drop(self, attempt: JobAttempt) -> None:
+        attempt.close()
+        self._closing += attempt.closing
+        self.attempts.pop(attempt.job.id, None)
+        self._troubles.pop(attempt.job.id, None)
 
-    def _touch_leashes(self) -> None:
-        for care in list(self.cares.values()):
-            care.touch_leash()
+    def _beat_all(self) -> None:
+        for attempt in list(self.attempts.values()):
+            attempt.beat()
 
     def _reap(self) -> None:
         self._closing = [process for process in self._closing if process.poll() is None]

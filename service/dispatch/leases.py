@@ -1,4 +1,4 @@
-"""Keeps what a dispatcher holds, however long it takes to look at one job: leases in the database, leashes on disk.
+"""Keeps what a dispatcher holds, however long it takes to look at one job: leases in the database, heartbeats on disk.
 
 A thread does it beside the loop. Fencing does not suffer: a process that is stopped or a machine that sleeps takes the
 thread with it, and a loop that hangs for good is given up after `patience`.
@@ -23,7 +23,7 @@ class Leases:
 
     Args:
         seconds: of a lease; it is renewed when a third of that is over, half at the latest.
-        touch: called after each renewal, to touch the leashes; may be called from the thread.
+        touch: called after each renewal, to touch the heartbeats; may be called from the thread.
         patience: seconds without `working` after which the thread renews no more.
     """
 

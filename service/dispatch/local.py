@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine: each keeper leads a session of its own, so nothing that ends us ends it.
+"""Jobs as processes of this machine: each shim leads a session of its own, so nothing that ends us ends it.
 
 After a restart a job is found again by what its processes carry in their environment (runner.MARKER), whether or not
 the one who started it lived long enough to write down its process id.
@@ -15,20 +15,20 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from service.dispatch.descendants import carriers, carries, command_of, descendants, started
-from service.dispatch.place import place
+from service.dispatch.host_id import host_id
+from service.dispatch.procfs import command_of, descendants, find_by_variable, has_variable, started
 from service.dispatch.runner import (
     MARKER,
     Alive,
     Gone,
-    Order,
+    LaunchSpec,
     Status,
-    keeper_command,
     read_outcome,
+    shim_command,
     take_attempt,
 )
 
-KEEPER = "service.dispatch.keeper"
+SHIM = "service.dispatch.shim"
 
 
 class LocalRunner:
@@ -37,82 +37,82 @@ class LocalRunner:
     outlives_service = False
 
     def __init__(self, *, host: str | None = None, python: str = sys.executable):
-        self._host, self._node, self._python = host or place(), platform.node(), python
+        self._host, self._node, self._python = host or host_id(), platform.node(), python
         self._children: dict[str, subprocess.Popen[bytes]] = {}  # by marker; those that we started ourselves
-        self._found: dict[str, tuple[int, int | None]] = {}  # by marker; keepers whose process nobody wrote down
+        self._found: dict[str, tuple[int, int | None]] = {}  # by marker; shims whose process nobody wrote down
 
-    def intent(self, order: Order) -> dict[str, Any]:
+    def intent(self, launch: LaunchSpec) -> dict[str, Any]:
         return {"kind": "local", "host": self._host, "node": self._node}
 
-    def start(self, order: Order) -> dict[str, Any]:
+    def start(self, launch: LaunchSpec) -> dict[str, Any]:
         self._children = {name: child for name, child in self._children.items() if child.poll() is None}
         output: int = subprocess.DEVNULL
-        with contextlib.suppress(OSError):  # for the words of a keeper that cannot even begin
-            output = os.open(order.output_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with contextlib.suppress(OSError):  # for the words of a shim that cannot even begin
+            output = os.open(launch.output_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             child = subprocess.Popen(
-                keeper_command(order.order_file, python=self._python), env=dict(order.environment),
-                cwd=order.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                shim_command(launch.launch_file, python=self._python), env=dict(launch.environment),
+                cwd=launch.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         finally:
             if output >= 0:
                 os.close(output)
-        self._children[order.marker] = child
-        return {**self.intent(order), "pid": child.pid, "started": started(child.pid)}
+        self._children[launch.marker] = child
+        return {**self.intent(launch), "pid": child.pid, "started": started(child.pid)}
 
-    def poll(self, order: Order, reference: Mapping[str, Any] | None) -> Status:
-        if self._keeper(order, reference) is not None:
+    def poll(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> Status:
+        if self._shim(launch, reference) is not None:
             return Alive()
-        child = self._children.get(order.marker)
-        if outcome := read_outcome(order):
-            self._forget(order)
+        child = self._children.get(launch.marker)
+        if outcome := read_outcome(launch):
+            self._forget(launch)
             return outcome
-        left = carriers(MARKER, order.marker)
-        if left:  # the keeper was killed; what it kept must not live on beside the next attempt
+        left = find_by_variable(MARKER, launch.marker)
+        if left:  # the shim was killed; what it kept must not live on beside the next attempt
             _kill(left)
             return Alive()
-        descriptor = take_attempt(order, with_room=False)
+        descriptor = take_attempt(launch, with_room=False)
         if descriptor is not None:
-            os.close(descriptor)  # and a keeper that has yet to begin will not
-        elif carriers(MARKER, order.marker) or read_outcome(order):  # one that began after our first look
+            os.close(descriptor)  # and a shim that has yet to begin will not
+        elif find_by_variable(MARKER, launch.marker) or read_outcome(launch):  # one that began after our first look
             return Alive()
-        self._forget(order)
-        how = "" if child is None else f" (its keeper ended with {child.returncode})"
+        self._forget(launch)
+        how = "" if child is None else f" (its shim ended with {child.returncode})"
         return Gone(f"its process on {self._node} is gone without a trace{how}")
 
-    def stop(self, order: Order, reference: Mapping[str, Any] | None, *, force: bool) -> None:
-        keeper = self._keeper(order, reference)
+    def stop(self, launch: LaunchSpec, reference: Mapping[str, Any] | None, *, force: bool) -> None:
+        shim = self._shim(launch, reference)
         if not force:
-            if keeper is not None:
+            if shim is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(keeper, signal.SIGTERM)
+                    os.kill(shim, signal.SIGTERM)
             return
-        below = [] if keeper is None else [process for process, _ in descendants(keeper)]
-        own = [] if keeper is None else [keeper]
-        _kill({*below, *carriers(MARKER, order.marker), *own})
+        below = [] if shim is None else [process for process, _ in descendants(shim)]
+        own = [] if shim is None else [shim]
+        _kill({*below, *find_by_variable(MARKER, launch.marker), *own})
 
     def close(self) -> None:
         self._children.clear()
 
-    def _forget(self, order: Order) -> None:
-        self._children.pop(order.marker, None)
-        self._found.pop(order.marker, None)
+    def _forget(self, launch: LaunchSpec) -> None:
+        self._children.pop(launch.marker, None)
+        self._found.pop(launch.marker, None)
 
-    def _keeper(self, order: Order, reference: Mapping[str, Any] | None) -> int | None:
-        """The keeper's process, if it is alive and certainly that of this attempt."""
-        child = self._children.get(order.marker)
+    def _shim(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> int | None:
+        """The shim's process, if it is alive and certainly that of this attempt."""
+        child = self._children.get(launch.marker)
         if child is not None:
             return child.pid if child.poll() is None else None
         if reference is not None and "pid" in reference:
             known, since = int(reference["pid"]), reference["started"]
-        elif order.marker in self._found:
-            known, since = self._found[order.marker]
+        elif launch.marker in self._found:
+            known, since = self._found[launch.marker]
         else:
-            running = [process for process in carriers(MARKER, order.marker) if KEEPER in command_of(process)]
+            running = [process for process in find_by_variable(MARKER, launch.marker) if SHIM in command_of(process)]
             if not running:
                 return None
-            known, since = self._found[order.marker] = running[0], started(running[0])
-        is_it = since is not None and started(known) == since and carries(known, MARKER, order.marker)
+            known, since = self._found[launch.marker] = running[0], started(running[0])
+        is_it = since is not None and started(known) == since and has_variable(known, MARKER, launch.marker)
         return known if is_it else None
 
 

@@ -1,18 +1,18 @@
-"""Jobs on a Ray cluster: the keeper as the entrypoint of a Ray job, with the resources that the order names.
+"""Jobs on a Ray cluster: the shim as the entrypoint of a Ray job, with the resources that the launch spec names.
 
-Ray says whether the keeper still lives; how the trainer ended stands in its outcome on storage that the dispatcher and
+Ray says whether the shim still lives; how the trainer ended stands in its outcome on storage that the dispatcher and
 all nodes share, as do the run and the wish to stop. A job's processes are Ray's, so they outlive us, and any dispatcher
 can look after them. Every node needs this project (installed, or at the same path) and its `train` extra.
 
 While the head is away nothing is concluded: what runs may run on, what was to start is submitted when it is back. A
-submission may be repeated at will, because Ray takes an id once and the keeper starts an attempt once. So a job that
+submission may be repeated at will, because Ray takes an id once and the shim starts an attempt once. So a job that
 waits for room waits as long as it takes: Ray gives up after RAY_JOB_START_TIMEOUT_SECONDS of the head (15 minutes), and
 then it is submitted again.
 
-How a job is ended. Gently: by the stop file, upon which the keeper sends SIGTERM to the trainer, once. Ray's own stop
-would send it to every process of the job, and the keeper hands it on, so that the trainer got it twice and died over
+How a job is ended. Gently: by the stop file, upon which the shim sends SIGTERM to the trainer, once. Ray's own stop
+would send it to every process of the job, and the shim hands it on, so that the trainer got it twice and died over
 its checkpoint. So that one is for force, after the dispatcher's stop_grace_seconds. Ray then sends SIGKILL to what is
-left after RAY_JOB_STOP_WAIT_TIME_S, which each job sets for itself: 3 s, Ray's default, would end the keeper before it
+left after RAY_JOB_STOP_WAIT_TIME_S, which each job sets for itself: 3 s, Ray's default, would end the shim before it
 has tidied up. On NFS the stop file may be seen late: mount with `lookupcache=positive`.
 """
 
@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from service.dispatch.ray_jobs import MaybeSubmitted, RayJobs, RayRefused, RayUnavailable, TokenRefused, last_words
-from service.dispatch.runner import Alive, Gone, Order, Status, keeper_command, read_outcome, take_attempt
+from service.dispatch.runner import Alive, Gone, LaunchSpec, Status, read_outcome, shim_command, take_attempt
 from trainer.parallel.connection import python_path
 
 LOOK_SECONDS = 1.0  # between questions about one job: Ray's head reads all its jobs for each answer
 AWAY_SECONDS = 10.0  # the same, after a question that was not answered
-SETTLE_SECONDS = 5.0  # for an outcome to cross the shared storage after Ray has seen the keeper end
-KILL_SECONDS = 45  # from Ray's SIGTERM to SIGKILL: the keeper may take 40 to end what the trainer left behind
-BEGUN_BEFORE = 2  # exit code of a keeper that found its attempt begun by another
+SETTLE_SECONDS = 5.0  # for an outcome to cross the shared storage after Ray has seen the shim end
+KILL_SECONDS = 45  # from Ray's SIGTERM to SIGKILL: the shim may take 40 to end what the trainer left behind
+BEGUN_BEFORE = 2  # exit code of a shim that found its attempt begun by another
 FORCE_SECONDS = 5.0  # between requests to stop by force
 WORD_SECONDS = 30.0  # of waiting for room, after which the log says so
 log = logging.getLogger("service.dispatch")
@@ -73,56 +73,56 @@ class RayRunner:
         self._python, self._look_seconds, self._settle_seconds = python, look_seconds, settle_seconds
         self._known: dict[str, _Known] = {}
 
-    def intent(self, order: Order) -> dict[str, Any]:
-        return {"kind": "ray", "submission_id": submission_id(order)}
+    def intent(self, launch: LaunchSpec) -> dict[str, Any]:
+        return {"kind": "ray", "submission_id": submission_id(launch)}
 
-    def start(self, order: Order) -> dict[str, Any]:
-        """Submit the keeper. Where the cluster cannot be reached, `poll` goes on trying.
+    def start(self, launch: LaunchSpec) -> dict[str, Any]:
+        """Submit the shim. Where the cluster cannot be reached, `poll` goes on trying.
 
         Raises:
             OSError: the cluster takes no job of ours, or not this one.
         """
         try:
-            self._jobs.submit(submission_id(order), self._request(order))
+            self._jobs.submit(submission_id(launch), self._request(launch))
         except TokenRefused:
             raise
         except (RayUnavailable, MaybeSubmitted) as error:
-            log.warning("%s: not submitted for certain, will be tried again: %s", submission_id(order), error)
-        return self.intent(order)
+            log.warning("%s: not submitted for certain, will be tried again: %s", submission_id(launch), error)
+        return self.intent(launch)
 
-    def poll(self, order: Order, reference: Mapping[str, Any] | None) -> Status:
+    def poll(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> Status:
         """The outcome, once there is one; before, what Ray says of the submission.
 
         Raises:
             OSError: the cluster or the storage cannot be asked.
         """
-        name, now = submission_id(order), time.monotonic()
+        name, now = submission_id(launch), time.monotonic()
         known = self._known.setdefault(name, _Known())
-        status: Status | None = read_outcome(order)
+        status: Status | None = read_outcome(launch)
         if status is None and now < known.next_look:
             return Alive()
-        if status is None and order.stop_file.exists() and _prevent(order):
+        if status is None and launch.stop_file.exists() and _prevent(launch):
             with contextlib.suppress(OSError):  # Ray only stops what it has started, and this will end by itself
                 self._jobs.stop(name)
             status = Gone("it was stopped before it had begun")
         if status is None:
             known.next_look = now + AWAY_SECONDS
-            status = self._look(order, name, known)
+            status = self._look(launch, name, known)
             known.next_look = now + self._look_seconds
         if not isinstance(status, Alive):
             del self._known[name]
         return status
 
-    def stop(self, order: Order, reference: Mapping[str, Any] | None, *, force: bool) -> None:
-        """Ask the keeper through the shared storage; by force, through Ray.
+    def stop(self, launch: LaunchSpec, reference: Mapping[str, Any] | None, *, force: bool) -> None:
+        """Ask the shim through the shared storage; by force, through Ray.
 
         Raises:
             OSError: the storage or, for force, the cluster cannot be reached.
         """
-        name, now = submission_id(order), time.monotonic()
+        name, now = submission_id(launch), time.monotonic()
         known = self._known.setdefault(name, _Known())
-        if not order.stop_file.exists():
-            order.stop_file.touch()
+        if not launch.stop_file.exists():
+            launch.stop_file.touch()
             known.next_look = now  # it may not even have begun
         if force and now >= known.next_force:
             known.next_force = now + FORCE_SECONDS
@@ -131,23 +131,23 @@ class RayRunner:
     def close(self) -> None:
         self._jobs.close()
 
-    def _request(self, order: Order) -> dict[str, Any]:
-        # The environment of the trainer is in the order and not here: Ray shows this to everyone and expands `$NAME`.
+    def _request(self, launch: LaunchSpec) -> dict[str, Any]:
+        # The trainer's environment is in the launch file, not here: Ray shows this to everyone and expands `$NAME`.
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(KILL_SECONDS), **python_path(self._environ)}
         if self._jobs.token_mode != "token":
             variables["RAY_AUTH_MODE"] = self._jobs.token_mode  # for runs that call the cluster from within
         return {
-            "entrypoint": "exec " + shlex.join(keeper_command(order.order_file, python=self._python)),
+            "entrypoint": "exec " + shlex.join(shim_command(launch.launch_file, python=self._python)),
             "runtime_env": {"env_vars": variables},
-            "metadata": {"nml_job": order.job_id, "nml_attempt": str(order.attempt)},
-            "entrypoint_num_cpus": order.cpus,
-            "entrypoint_num_gpus": order.gpus,
-            "entrypoint_memory": order.memory_bytes or 0,
+            "metadata": {"nml_job": launch.job_id, "nml_attempt": str(launch.attempt)},
+            "entrypoint_num_cpus": launch.cpus,
+            "entrypoint_num_gpus": launch.gpus,
+            "entrypoint_memory": launch.memory_bytes or 0,
         }
 
-    def _look(self, order: Order, name: str, known: _Known) -> Status:
+    def _look(self, launch: LaunchSpec, name: str, known: _Known) -> Status:
         """Ask Ray, and make of it what can be made."""
-        begun = order.outcome_file.exists()  # before we ask: what is pending after that was not begun by its keeper
+        begun = launch.outcome_file.exists()  # before we ask: what is pending after that was not begun by its shim
         job = self._jobs.status(name)
         state = None if job is None else job["status"]
         if state == "RUNNING":
@@ -158,41 +158,41 @@ class RayRunner:
                 return Gone("it was stopped before it had begun")
             _say_once_that_it_waits(name, known, str(job.get("message")))
             return Alive()
-        if outcome := read_outcome(order):
+        if outcome := read_outcome(launch):
             return outcome
-        if not order.outcome_file.exists() and order.order_file.exists() and _is_worth_another_submission(job):
-            return self._submit_again(order, name, job)
-        if not _prevent(order) and self._may_still_be_heard_of(order, known, job):
+        if not launch.outcome_file.exists() and launch.launch_file.exists() and _is_worth_another_submission(job):
+            return self._submit_again(launch, name, job)
+        if not _prevent(launch) and self._may_still_be_heard_of(launch, known, job):
             return Alive()
         if job is None:
             return Gone(f"Ray at {self._jobs.url} knows nothing of {name}: the cluster was started anew, or is another")
         return Gone(f"Ray says {state}: {last_words(str(job.get('message')))}")
 
-    def _submit_again(self, order: Order, name: str, job: dict[str, Any] | None) -> Status:
+    def _submit_again(self, launch: LaunchSpec, name: str, job: dict[str, Any] | None) -> Status:
         log.info("%s: Ray no longer waits for it, or never knew of it; submitted again", name)
         try:
             if job is not None:
                 self._jobs.delete(name)
-            self._jobs.submit(name, self._request(order))
+            self._jobs.submit(name, self._request(launch))
         except RayRefused as error:
-            if _prevent(order):
+            if _prevent(launch):
                 return Gone(str(error))
         return Alive()
 
-    def _may_still_be_heard_of(self, order: Order, known: _Known, job: dict[str, Any] | None) -> bool:
-        """Whether an outcome may still arrive from a keeper that had begun and is not known to live."""
+    def _may_still_be_heard_of(self, launch: LaunchSpec, known: _Known, job: dict[str, Any] | None) -> bool:
+        """Whether an outcome may still arrive from a shim that had begun and is not known to live."""
         wait = self._settle_seconds
-        if not _was_seen_to_end(job):  # its node or the head is lost, and the keeper may live on behind the break
-            order.stop_file.touch()
-            wait += order.stop_seconds
+        if not _was_seen_to_end(job):  # its node or the head is lost, and the shim may live on behind the break
+            launch.stop_file.touch()
+            wait += launch.stop_seconds
         if known.missed_since is None:
             known.missed_since = time.monotonic()
         return time.monotonic() - known.missed_since < wait
 
 
-def submission_id(order: Order) -> str:
+def submission_id(launch: LaunchSpec) -> str:
     """Job and attempt."""
-    return f"{order.job_id}-{order.attempt}"
+    return f"{launch.job_id}-{launch.attempt}"
 
 
 def _is_worth_another_submission(job: dict[str, Any] | None) -> bool:
@@ -200,13 +200,13 @@ def _is_worth_another_submission(job: dict[str, Any] | None) -> bool:
 
 
 def _was_seen_to_end(job: dict[str, Any] | None) -> bool:
-    """Whether Ray saw the keeper of this attempt end, and not only misses it, or saw a second one find a first."""
+    """Whether Ray saw the shim of this attempt end, and not only misses it, or saw a second one find a first."""
     return job is not None and (job["status"] == "STOPPED" or job.get("driver_exit_code") not in (None, BEGUN_BEFORE))
 
 
-def _prevent(order: Order) -> bool:
-    """Whether no keeper has begun this attempt and, from now on, none will."""
-    descriptor = take_attempt(order, with_room=False)
+def _prevent(launch: LaunchSpec) -> bool:
+    """Whether no shim has begun this attempt and, from now on, none will."""
+    descriptor = take_attempt(launch, with_room=False)
     if descriptor is None:
         return False
     os.close(descriptor)

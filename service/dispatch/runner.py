@@ -1,17 +1,17 @@
 """What a dispatcher asks of the place where jobs run, and the files through which the two talk.
 
-A runner never starts the trainer itself but the keeper (service.dispatch.keeper), which starts it, watches over it and
+A runner never starts the trainer itself but the shim (service.dispatch.shim), which starts it, watches over it and
 leaves an outcome. In the job's own folder, jobs/<id>/, which must be on storage that both sides see:
 
     spec.json          what the trainer reads
-    attempt-<n>.json   the order: what the keeper starts
-    outcome-<n>.json   what came of it. The keeper makes the file before it starts anything, and only if there is none:
+    attempt-<n>.json   the launch file: what the shim starts
+    outcome-<n>.json   what came of it. The shim makes the file before it starts anything, and only if there is none:
                        so an attempt is started once at most. Until the end it holds blanks (see `read_outcome`)
-    stop-<n>           its presence asks the keeper to end the trainer gently, where a signal cannot reach it
-    leash-<n>          touched for as long as a dispatcher holds this attempt
+    stop-<n>           its presence asks the shim to end the trainer gently, where a signal cannot reach it
+    heartbeat-<n>          touched for as long as a dispatcher holds this attempt
     output.txt         stdout and stderr of all attempts
 
-Standard library only: the keeper imports this.
+Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-PYTHON = "python"  # as argv[0]: the interpreter that the keeper itself runs in, wherever that is
+PYTHON = "python"  # as argv[0]: the interpreter that the shim itself runs in, wherever that is
 MARKER = "NML_ATTEMPT"  # environment variable by which the processes of an attempt are known, also after a restart
 BLANK = b" " * 8192  # room for an outcome, taken on disk while there is some
 
 
 @dataclass(frozen=True)
-class Order:
-    """One attempt at a job: all that a keeper needs to know."""
+class LaunchSpec:
+    """One attempt at a job: all that a shim needs to know."""
 
     job_id: str
     attempt: int
@@ -40,9 +40,9 @@ class Order:
     memory_bytes: int | None = None  # none: no limit
     cpus: int = 1
     gpus: int = 0
-    leash_seconds: float = 900.0  # without a sign of life from a dispatcher
-    stop_seconds: float = 30.0  # between SIGTERM and SIGKILL, where the keeper itself ends the trainer
-    inherit: tuple[str, ...] = field(default=())  # beginnings of names that the trainer gets from the keeper's own
+    heartbeat_timeout_seconds: float = 900.0  # without a sign of life from a dispatcher
+    stop_seconds: float = 30.0  # between SIGTERM and SIGKILL, where the shim itself ends the trainer
+    inherit: tuple[str, ...] = field(default=())  # beginnings of names that the trainer gets from the shim's own
 
     @property
     def marker(self) -> str:
@@ -50,7 +50,7 @@ class Order:
         return f"{self.job_id}.{self.attempt}"
 
     @property
-    def order_file(self) -> Path:
+    def launch_file(self) -> Path:
         return self.directory / f"attempt-{self.attempt}.json"
 
     @property
@@ -62,8 +62,8 @@ class Order:
         return self.directory / f"stop-{self.attempt}"
 
     @property
-    def leash_file(self) -> Path:
-        return self.directory / f"leash-{self.attempt}"
+    def heartbeat_file(self) -> Path:
+        return self.directory / f"heartbeat-{self.attempt}"
 
     @property
     def output_file(self) -> Path:
@@ -81,14 +81,14 @@ class Outcome:
 
     exit_code: int | None  # none: ended by `signal`, or never started
     signal: int | None = None
-    kind: str | None = None  # what the trainer itself called its failure (trainer.errors), else the keeper
+    kind: str | None = None  # what the trainer itself called its failure (trainer.errors), else the shim
     message: str | None = None
     oom_killed: bool = False  # by the kernel, for lack of memory
 
 
 @dataclass(frozen=True)
 class Gone:
-    """There is no process any more, and none will come, and it left no outcome: someone killed the keeper too."""
+    """There is no process any more, and none will come, and it left no outcome: someone killed the shim too."""
 
     message: str = "its process is gone without a trace"
 
@@ -118,12 +118,12 @@ class Runner(Protocol):
 
     outlives_service: bool  # whether a dispatcher that is told to stop leaves its jobs running for the next one
 
-    def intent(self, order: Order) -> dict[str, Any]:
+    def intent(self, launch: LaunchSpec) -> dict[str, Any]:
         """What is known of a reference before the start; recorded first, so that no start is ever forgotten."""
         ...
 
-    def start(self, order: Order) -> dict[str, Any]:
-        """Start the keeper on an order (`write_order` comes first) and return the reference to it, JSON.
+    def start(self, launch: LaunchSpec) -> dict[str, Any]:
+        """Start the shim on a launch file (`write_launch` comes first) and return the reference to it, JSON.
 
         Raises:
             Refused: nor will it ever be taken as it is.
@@ -131,11 +131,11 @@ class Runner(Protocol):
         """
         ...
 
-    def poll(self, order: Order, reference: Mapping[str, Any] | None) -> Status:
+    def poll(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> Status:
         """How it is. Gone and Outcome are final: nothing of the attempt runs any more."""
         ...
 
-    def stop(self, order: Order, reference: Mapping[str, Any] | None, *, force: bool) -> None:
+    def stop(self, launch: LaunchSpec, reference: Mapping[str, Any] | None, *, force: bool) -> None:
         """Ask the trainer to end (SIGTERM; asking twice is asking once), or by force end all its processes."""
         ...
 
@@ -144,36 +144,36 @@ class Runner(Protocol):
         ...
 
 
-def keeper_command(order_file: Path, *, python: str) -> list[str]:
+def shim_command(launch_file: Path, *, python: str) -> list[str]:
     """What a runner starts. It should lead its process group (`exec` in front, if a shell is in between)."""
-    return [python, "-P", "-m", "service.dispatch.keeper", str(order_file)]
+    return [python, "-P", "-m", "service.dispatch.shim", str(launch_file)]
 
 
-def write_order(order: Order) -> None:
-    """Put the order where the keeper reads it, whole or not at all; for the owner's eyes, for it has an environment.
+def write_launch(launch: LaunchSpec) -> None:
+    """Write the launch file whole or not at all; only its owner may read it, for it holds an environment.
 
     Raises:
         OSError: the disk is full, say.
     """
     document = {
-        "job_id": order.job_id, "attempt": order.attempt, "argv": list(order.argv),
-        "environment": dict(order.environment), "memory_bytes": order.memory_bytes, "cpus": order.cpus,
-        "gpus": order.gpus, "leash_seconds": order.leash_seconds, "stop_seconds": order.stop_seconds,
-        "inherit": list(order.inherit),
+        "job_id": launch.job_id, "attempt": launch.attempt, "argv": list(launch.argv),
+        "environment": dict(launch.environment), "memory_bytes": launch.memory_bytes, "cpus": launch.cpus,
+        "gpus": launch.gpus, "heartbeat_timeout_seconds": launch.heartbeat_timeout_seconds,
+        "stop_seconds": launch.stop_seconds, "inherit": list(launch.inherit),
     }  # fmt: skip
-    order.directory.mkdir(parents=True, exist_ok=True)
-    write_whole(order.order_file, json.dumps(document, indent=1))
+    launch.directory.mkdir(parents=True, exist_ok=True)
+    write_whole(launch.launch_file, json.dumps(document, indent=1))
 
 
-def read_order(file: Path) -> Order:
-    """The order that was written there.
+def read_launch(file: Path) -> LaunchSpec:
+    """The launch spec in a file.
 
     Raises:
         OSError, ValueError: there is none.
     """
     document = json.loads(file.read_text(encoding="utf-8"))
     known = document | {"argv": tuple(document["argv"]), "inherit": tuple(document["inherit"])}
-    return Order(directory=file.absolute().parent, **known)
+    return LaunchSpec(directory=file.absolute().parent, **known)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -189,18 +189,18 @@ def write_whole(file: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def take_attempt(order: Order, *, with_room: bool = True) -> int | None:
+def take_attempt(launch: LaunchSpec, *, with_room: bool = True) -> int | None:
     """The right to start this attempt, as the descriptor of its outcome file; None if it was taken before.
 
-    A runner that finds no process takes it too, so that a keeper which is late to start does not start any more; it
+    A runner that finds no process takes it too, so that a shim which is late to start does not start any more; it
     will write no outcome, and needs no room for one.
 
     Raises:
         OSError: the disk is full, say; then nothing may be started, because its outcome could not be told.
     """
-    order.directory.mkdir(parents=True, exist_ok=True)  # a dispatcher may have been killed before it did that
+    launch.directory.mkdir(parents=True, exist_ok=True)  # a dispatcher may have been killed before it did that
     try:
-        descriptor = os.open(order.outcome_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(launch.outcome_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return None
     try:
@@ -209,7 +209,7 @@ def take_attempt(order: Order, *, with_room: bool = True) -> int | None:
             os.fsync(descriptor)
     except OSError:
         os.close(descriptor)
-        order.outcome_file.unlink(missing_ok=True)
+        launch.outcome_file.unlink(missing_ok=True)
         raise
     return descriptor
 
@@ -224,20 +224,20 @@ def write_outcome(descriptor: int, document: dict[str, Any]) -> None:
     os.fsync(descriptor)
 
 
-def is_superseded(order: Order) -> bool:
-    """Whether there is an order for a later attempt at the job: then this one was given up."""
+def is_superseded(launch: LaunchSpec) -> bool:
+    """Whether a later attempt at the job has a launch file, so that this one was given up."""
     try:
-        names = os.listdir(order.directory)
+        names = os.listdir(launch.directory)
     except OSError:
         return False
     numbers = (name.removeprefix("attempt-").removesuffix(".json") for name in names if name.startswith("attempt-"))
-    return any(int(number) > order.attempt for number in numbers if number.isdigit())
+    return any(int(number) > launch.attempt for number in numbers if number.isdigit())
 
 
-def read_outcome(order: Order) -> Outcome | None:
-    """The outcome of an attempt; None while there is none, or if its keeper died over it."""
+def read_outcome(launch: LaunchSpec) -> Outcome | None:
+    """The outcome of an attempt; None while there is none, or if its shim died over it."""
     try:
-        document = json.loads(order.outcome_file.read_bytes())
+        document = json.loads(launch.outcome_file.read_bytes())
         return Outcome(
             document["exit_code"], document["signal"], document["kind"], document["message"], document["oom_killed"]
         )

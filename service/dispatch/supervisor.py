@@ -25,12 +25,12 @@ from urllib.parse import urlsplit
 
 from service.api.edge.together import shared_folder
 from service.dispatch.dispatcher import FORCED_SECONDS
-from service.dispatch.stopping import Stop, on_signals
-from service.dispatch.tether import tethered
 from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings
 from trainer.errors import InvalidInput
 from trainer.parallel.connection import python_path
+from trainer.process.parent_death import signal_on_parent_death
+from trainer.process.stop_signals import Stop, on_signals
 
 Role = Literal["all", "api", "dispatcher"]
 LOOK_SECONDS = 0.2
@@ -72,7 +72,7 @@ class Child:
             try:
                 self.process = subprocess.Popen(
                     self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, pass_fds=self.sockets,
-                    start_new_session=True, preexec_fn=tethered(self.death_signal),
+                    start_new_session=True, preexec_fn=signal_on_parent_death(self.death_signal),
                 )  # fmt: skip
             except (OSError, subprocess.SubprocessError) as error:  # no more processes or memory for the moment
                 self._rest(now, f"cannot be started ({error})")

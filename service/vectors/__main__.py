@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from service.vectors.layout import IndexKind
 from trainer.config import Spec
 from trainer.errors import InvalidInput
-from trainer.order import carry_out
+from trainer.process.document_command import run_document
 
 Version = Annotated[str, Field(pattern=r"^[0-9a-hjkmnp-tv-z]{26}$")]
 log = logging.getLogger("service.vectors")
@@ -46,7 +46,7 @@ Order = Annotated[Publish | Index, Field(discriminator="do")]
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, work, and return the exit code."""
-    return carry_out(
+    return run_document(
         arguments, module="service.vectors", about=__doc__, parse=TypeAdapter[Publish | Index](Order).validate_json,
         work=run, trouble="the embeddings could not be made ready",
     )  # fmt: skip

@@ -22,7 +22,7 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
 PURE = (
     "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
     "trainer.home", "trainer.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
-    "trainer.run.atomic", "trainer.run.journal", "trainer.outcome", "trainer.order", "trainer.inference.frames",
+    "trainer.run.atomic", "trainer.run.journal", "trainer.process", "trainer.inference.frames",
     "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space",
     "tuner.journal", "tuner.results",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from service.client import Client
 from service.settings import Settings
 from tests.trainer.mlflow_server import free_port
 
-KEEPER = "service.dispatch.keeper"
+SHIM = "service.dispatch.shim"
 ROOT = Path(__file__).resolve().parents[2]
 QUICK: dict[str, Any] = {  # nothing waits longer than a test must
     "lease_seconds": 3.0, "poll_seconds": 0.1, "retry_seconds": 0.2, "retry_seconds_max": 1.0,
@@ -71,13 +71,11 @@ class Service:
         return found
 
     def trainers(self) -> list[psutil.Process]:
-        """Processes that train in this home, whoever is their parent now; the keepers not among them."""
-        return [
-            process for process in attempts(self.settings.home) if "service.dispatch.keeper" not in cmdline(process)
-        ]
+        """Processes that train in this home, whoever is their parent now; the shims not among them."""
+        return [process for process in attempts(self.settings.home) if "service.dispatch.shim" not in cmdline(process)]
 
-    def keepers(self) -> list[psutil.Process]:
-        return [process for process in attempts(self.settings.home) if KEEPER in cmdline(process)]
+    def shims(self) -> list[psutil.Process]:
+        return [process for process in attempts(self.settings.home) if SHIM in cmdline(process)]
 
     def kill(self) -> None:
         """kill -9 of `nml serve` itself; the kernel ends API and dispatcher with it, trainers go on."""
@@ -114,7 +112,7 @@ class Service:
 
 
 def attempts(home: Path) -> list[psutil.Process]:
-    """Keepers and trainers of the jobs in `home`, known by the environment they were given."""
+    """Shims and trainers of the jobs in `home`, known by the environment they were given."""
     found = []
     for process in psutil.process_iter():
         try:

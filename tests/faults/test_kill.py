@@ -1,4 +1,4 @@
-"""kill -9 of API, dispatcher, keeper and trainer at random moments: nothing is lost, nothing happens twice.
+"""kill -9 of API, dispatcher, shim and trainer at random moments: nothing is lost, nothing happens twice.
 
 `make campaign` runs it, with 30 jobs on each kind of database; NML_KILL_JOBS=10 makes it a third as long.
 """
@@ -88,12 +88,12 @@ def rampage(service: Service, dice: random.Random, finished) -> Counter[str]:
     killed: Counter[str] = Counter()
     while sum(killed.values()) < KILLS and not finished():
         time.sleep(dice.uniform(0.5, 4.0))
-        victim = dice.choices(["trainer", "dispatcher", "api", "keeper", "all"], [10, 6, 5, 2, 1])[0]
+        victim = dice.choices(["trainer", "dispatcher", "api", "shim", "all"], [10, 6, 5, 2, 1])[0]
         match victim:
             case "trainer":
                 targets = service.trainers()
-            case "keeper":
-                targets = service.keepers()
+            case "shim":
+                targets = service.shims()
             case "dispatcher":
                 targets = service.parts("service.dispatch")
             case "api":

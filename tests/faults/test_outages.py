@@ -164,7 +164,7 @@ def test_service_stopped_and_started_goes_on_with_the_same_curve(tmp_path):
         wait_for(lambda: epoch_of(client, job.id) > 20, 120, service.last_words)
         assert service.stop() == 0
         assert not service.trainers()
-        assert not service.keepers()
+        assert not service.shims()
         service.start()
         client.wait(job, timeout=240)
         store = open_store(service.settings)

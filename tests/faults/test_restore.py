@@ -78,9 +78,9 @@ def lose_everything(service: Service, place: Place) -> str:
     with service.client() as client:
         after = client.submit(small_spec(2, epochs=3, run={"track": False})).id
     service.kill()
-    for process in (*service.keepers(), *service.trainers()):
+    for process in (*service.shims(), *service.trainers()):
         kill(process)
-    wait_for(lambda: not service.keepers() and not service.trainers(), 120)
+    wait_for(lambda: not service.shims() and not service.trainers(), 120)
     service.log = place.folder / "serve.txt"  # not in the home: that must be empty
     place.wipe()
     assert not os.listdir(place.home)

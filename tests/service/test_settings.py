@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.cli.serve import settings_from
-from service.dispatch.orders import Orders
+from service.dispatch.job_commands import JobCommands
 from service.settings import Settings
 from trainer.errors import InvalidInput
 
@@ -47,7 +47,7 @@ def test_the_token_is_neither_shown_nor_given_to_jobs(tmp_path, monkeypatch):
     assert TOKEN not in repr(settings) + str(settings)
     for runner in ({}, {"runner": "ray", "ray_jobs_url": "http://head:8265"}):
         mine = Settings(home=tmp_path, encoder_address="encoder:8100", **runner)
-        passed = Orders(mine, dict(os.environ) | mine.environment()).environment()
+        passed = JobCommands(mine, dict(os.environ) | mine.environment()).environment()
         assert TOKEN not in "".join(passed.values())
         assert "NML_ENCODER_TOKEN" not in passed
     for wrong in ({"port": 70_000}, {"runner": "ray"}, {"encoder_token": "short-secret"}):

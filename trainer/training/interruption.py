@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from trainer.errors import OutOfMemory
-from trainer.outcome import MEMORY_ADVICE, as_trainer_error
+from trainer.process.outcome import MEMORY_ADVICE, as_trainer_error
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
 def test_interrupted_demo_stops_everything(tmp_path: Path, number):
     with started(tmp_path) as process:
         read_until_it_trains(process)
-        assert len(users_of(tmp_path)) >= 5  # supervisor, API, dispatcher, keeper, trainer
+        assert len(users_of(tmp_path)) >= 5  # supervisor, API, dispatcher, shim, trainer
         process.send_signal(number)
         told = process.communicate(timeout=200)[1]
     assert process.returncode == 130

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from service.dispatch.descendants import PROC
 from service.dispatch.dispatcher import Dispatcher
+from service.dispatch.job_commands import JobCommands
 from service.dispatch.local import LocalRunner
-from service.dispatch.orders import Orders
+from service.dispatch.procfs import PROC
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.records import TERMINAL, Event, Job, NewJob
@@ -57,18 +57,18 @@ def store(settings: Settings) -> Iterator[Store]:
 
 
 @pytest.fixture
-def orders(settings: Settings) -> Orders:
-    return Orders(settings, train=STANDIN)
+def commands(settings: Settings) -> JobCommands:
+    return JobCommands(settings, train=STANDIN)
 
 
 @pytest.fixture
-def dispatching(settings: Settings, store: Store, orders: Orders) -> Iterator[Callable[..., Dispatcher]]:
+def dispatching(settings: Settings, store: Store, commands: JobCommands) -> Iterator[Callable[..., Dispatcher]]:
     """Starts dispatchers in threads; all are stopped at the end."""
     stops: list[tuple[threading.Event, threading.Thread]] = []
 
     def start(**changes: Any) -> Dispatcher:
         runner = changes.pop("runner", None) or LocalRunner()
-        given = {"orders": orders, **changes}
+        given = {"commands": commands, **changes}
         made = Dispatcher(given.pop("settings", settings), store, runner, **given)
         stop = threading.Event()
         thread = threading.Thread(target=made.run, args=[stop], daemon=True)
@@ -105,15 +105,15 @@ def process(settings: Settings) -> Iterator[Callable[..., subprocess.Popen[bytes
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"this user may not mount a small file system ({error})")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 def submit(

@@ -11,32 +11,32 @@ import signal
 import sys
 from typing import Any
 
-from service.dispatch.care import Care
+from service.dispatch.attempt import JobAttempt
 from service.dispatch.dispatcher import Dispatcher
+from service.dispatch.job_commands import JobCommands
 from service.dispatch.local import LocalRunner
-from service.dispatch.orders import Orders
-from service.dispatch.stopping import Stop, on_signals
 from service.settings import Settings
 from service.store import open_store
 from service.store.claims import Claims
 from service.store.embeddings import Embeddings
 from tests.service.dispatch.conftest import STANDIN
+from trainer.process.stop_signals import Stop, on_signals
 
 PLACES: dict[str, tuple[type, str, bool]] = {  # what is called there, and whether we die before or after
     "claimed": (Claims, "claim", True),
     "intended": (LocalRunner, "start", False),
     "started": (LocalRunner, "start", True),
-    "recorded": (Care, "_record_reference", True),
+    "recorded": (JobAttempt, "_record_reference", True),
     "relaying": (Claims, "record", True),
-    "settling": (Care, "_settle", False),
+    "settling": (JobAttempt, "_settle", False),
     "finishing": (Claims, "finish", True),
 }
 CONCLUDED = "concluded"  # a version is ready, but the job that published it has not ended
 
 
-def die_at(place: str) -> None:
+def die_at(step: str) -> None:
     """Let a real method be followed, or preceded, by kill -9 of this process."""
-    owner, name, afterwards = (PLACES | {CONCLUDED: (Embeddings, "finish", True)})[place]
+    owner, name, afterwards = (PLACES | {CONCLUDED: (Embeddings, "finish", True)})[step]
     real = getattr(owner, name)
 
     def fatal(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -60,7 +60,7 @@ def main() -> None:
     on_signals(stop)
     settings = Settings()
     store = open_store(settings)
-    Dispatcher(settings, store, LocalRunner(), orders=Orders(settings, train=STANDIN)).run(stop)
+    Dispatcher(settings, store, LocalRunner(), commands=JobCommands(settings, train=STANDIN)).run(stop)
     store.close()
 
 

@@ -205,7 +205,7 @@ def npy(kind: str, shape: tuple[int, ...], content: bytes) -> bytes:
 
 
 def fail(code: int, kind: str, message: str) -> None:
-    """Report as trainer.outcome does, and leave."""
+    """Report as trainer.process.outcome does, and leave."""
     text = json.dumps({"kind": kind, "message": message}) + "\n"
     if "NML_OUTCOME_FD" in os.environ:
         os.write(int(os.environ["NML_OUTCOME_FD"]), text.encode())

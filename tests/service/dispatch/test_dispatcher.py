@@ -61,12 +61,12 @@ def test_no_more_run_at_a_time_than_memory_allows(dispatching, store, go):
     assert most_at_a_time(store, jobs) == 1
 
 
-def test_short_jobs_get_a_place_before_training_takes_the_memory(store, settings, orders, monkeypatch):
+def test_short_jobs_get_a_place_before_training_takes_the_memory(store, settings, commands, monkeypatch):
     """Else uploads would wait until all training that is queued is done."""
     asked = []
     real = store.claims.claim
     monkeypatch.setattr(store.claims, "claim", lambda *given, **how: asked.append(how["kinds"]) or real(*given, **how))
-    Dispatcher(settings, store, LocalRunner(), orders=orders).step()
+    Dispatcher(settings, store, LocalRunner(), commands=commands).step()
     assert asked == [SHORT, TRAINING]
 
 
@@ -153,7 +153,7 @@ def test_success_in_the_last_moment_stays_success(dispatching, store, settings, 
     dispatcher = dispatching(settings=settings.model_copy(update={"stop_grace_seconds": 120.0}))
     running(store, job.id, 7)
     assert store.jobs.cancel(job.id).state == "cancelling"
-    until(lambda: dispatcher.cares[job.id].job.state == "cancelling")
+    until(lambda: dispatcher.attempts[job.id].job.state == "cancelling")
     go.touch()
     assert ended(store, job.id).state == "succeeded"
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from service.dispatch.dispatcher import RESWEEP_SECONDS, SWEEP_SECONDS, Dispatcher
+from service.dispatch.job_commands import JobCommands
 from service.dispatch.local import LocalRunner
-from service.dispatch.orders import Orders
 from service.store.errors import Unavailable
 from tests.service.dispatch.conftest import curve, ended, events_of, running, submit, until
 from tests.service.dispatch.standin_trainer import losses
@@ -78,14 +78,14 @@ def test_a_commit_of_which_nobody_knows_is_not_repeated(dispatching, store, monk
 def test_trouble_with_one_job_does_not_touch_the_others(dispatching, store, monkeypatch):
     bad = submit(store, epochs=50, seconds=0.05)
     good = [submit(store, epochs=20, seed=seed) for seed in range(3)]
-    real = Orders.write_spec
+    real = JobCommands.write_spec
 
     def write_spec(self, job):
         if job.id == bad.id:
             raise ZeroDivisionError("a fault in the code")
         real(self, job)
 
-    monkeypatch.setattr(Orders, "write_spec", write_spec)
+    monkeypatch.setattr(JobCommands, "write_spec", write_spec)
     monkeypatch.setattr("service.dispatch.dispatcher.PATIENCE", 2)
     dispatching()
     for seed, job in enumerate(good):
@@ -128,9 +128,9 @@ def test_a_job_that_can_never_be_started_says_why_hinders_no_other_and_ends_at_i
     assert (done.state, done.failure_kind, done.infra_retries) == ("failed", "deadline", 0)
 
 
-def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(store, settings, orders, monkeypatch):
+def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(store, settings, commands, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("service.dispatch.brake.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("service.dispatch.start_backoff.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def step():
         now[0] += 1.0  # beyond any pause
@@ -139,14 +139,14 @@ def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(st
     class Exhausted(LocalRunner):
         starts, broken = 0, True
 
-        def start(self, order):
+        def start(self, launch):
             self.starts += 1
             if self.broken:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
-            return super().start(order)
+            return super().start(launch)
 
     runner = Exhausted()
-    dispatcher = Dispatcher(settings, store, runner, orders=orders)
+    dispatcher = Dispatcher(settings, store, runner, commands=commands)
     jobs = [submit(store, epochs=3, seed=seed) for seed in range(12)]
     dispatcher.step()
     assert runner.starts == 1  # the others were not even claimed
@@ -159,10 +159,10 @@ def test_a_machine_that_can_start_nothing_for_a_while_spends_no_job_s_retries(st
         assert curve(store, job.id) == losses(seed, 3)
 
 
-def test_nothing_is_claimed_while_the_disk_is_nearly_full(store, settings, orders, caplog):
+def test_nothing_is_claimed_while_the_disk_is_nearly_full(store, settings, commands, caplog):
     full = settings.model_copy(update={"min_free_bytes": 10**18})
     job = submit(store, epochs=3)
-    dispatcher = Dispatcher(full, store, LocalRunner(), orders=orders)
+    dispatcher = Dispatcher(full, store, LocalRunner(), commands=commands)
     for _ in range(3):
         dispatcher.step()
     assert store.jobs.get(job.id).attempt == 0
@@ -185,7 +185,7 @@ def test_an_error_of_any_kind_while_recording_loses_no_event(dispatching, store,
     assert curve(store, job.id) == losses(3, 12)
 
 
-def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settings, orders, monkeypatch, go):
+def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settings, commands, monkeypatch, go):
     """The first dispatcher hangs for several leases over one job; others get nothing of it. Time is what we say."""
     jobs = [submit(store, epochs=60, seed=seed, until=go) for seed in range(2)]
     now, hanging, released = [time.time()], threading.Event(), threading.Event()
@@ -212,9 +212,9 @@ def test_leases_are_kept_while_one_job_takes_its_time(dispatching, store, settin
             now[0] += settings.lease_seconds / 2
             expected = {job.id: (first.owner, 1, now[0] + settings.lease_seconds) for job in jobs}
             until(lambda expected=expected: leases(store) == expected)
-            other = Dispatcher(settings, store, LocalRunner(), orders=orders)
+            other = Dispatcher(settings, store, LocalRunner(), commands=commands)
             other.step()
-            assert other.cares == {}
+            assert other.attempts == {}
             assert leases(store) == expected
     finally:
         runner.is_slow = False
@@ -245,7 +245,7 @@ def test_a_job_that_uses_more_than_there_is_keeps_no_job_out_that_needs_none(dis
 @pytest.mark.parametrize("failing", ["sweep_uploads", "sweep_discarded", "sweep_versions"])
 @pytest.mark.parametrize("error", [Unavailable("away"), PermissionError("no")])
 def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
-    store, settings, orders, monkeypatch, failing, error
+    store, settings, commands, monkeypatch, failing, error
 ):
     swept: list[str] = []
     broken = [failing]
@@ -260,7 +260,7 @@ def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
 
     for name in ("sweep_uploads", "sweep_discarded", "sweep_versions"):
         monkeypatch.setattr(f"service.dispatch.dispatcher.{name}", stand_in(name))
-    dispatcher = Dispatcher(settings, store, LocalRunner(), orders=orders)
+    dispatcher = Dispatcher(settings, store, LocalRunner(), commands=commands)
     dispatcher._sweep(0.0)
     assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}
     swept.clear()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from service.discarded import discard
-from service.dispatch.orders import Orders
+from service.dispatch.job_commands import JobCommands
 from service.store.records import NewJob
 from service.vectors.approximate import index_memory
 from service.vectors.concluding import conclude_index, conclude_publish, index_job, most_memory, publish_job, settled
@@ -105,7 +105,7 @@ def test_a_publishing_process_that_dies_is_tried_again(dispatching, store, setti
     script = tmp_path / "flaky.py"
     script.write_text(FLAKY)
     job = submit(store, epochs=2, export=5)
-    dispatching(orders=Orders(settings, train=STANDIN, vectors=(sys.executable, str(script))))
+    dispatching(commands=JobCommands(settings, train=STANDIN, vectors=(sys.executable, str(script))))
     _, publisher = published(store, job.id)
     assert (publisher.state, publisher.attempt, publisher.infra_retries) == ("succeeded", 2, 1)
 
@@ -113,7 +113,7 @@ def test_a_publishing_process_that_dies_is_tried_again(dispatching, store, setti
 def test_what_says_it_succeeded_but_made_nothing_fails_for_good_after_its_retries(dispatching, store, settings):
     job = submit(store, epochs=2, export=5)
     quick = settings.model_copy(update={"infra_retries": 1})
-    dispatching(settings=quick, orders=Orders(quick, train=STANDIN, vectors=(sys.executable, "-c", "")))
+    dispatching(settings=quick, commands=JobCommands(quick, train=STANDIN, vectors=(sys.executable, "-c", "")))
     embedding, publisher = published(store, job.id, state="failed")
     assert (publisher.state, publisher.failure_kind, publisher.infra_retries) == ("failed", "infra", 1)
     assert embedding.failure.startswith("what it made cannot be read")
@@ -121,7 +121,7 @@ def test_what_says_it_succeeded_but_made_nothing_fails_for_good_after_its_retrie
 
 def test_publishing_that_is_cancelled_while_it_runs_fails(dispatching, store, settings):
     job = submit(store, epochs=2, export=5)
-    dispatching(orders=Orders(settings, train=STANDIN, vectors=WAIT))
+    dispatching(commands=JobCommands(settings, train=STANDIN, vectors=WAIT))
     embedding = until(lambda: store.embeddings.get(job.id))
     until(lambda: store.jobs.get(embedding.job_id).runner)
     assert settled(embedding, store) == embedding  # whose job goes on
@@ -183,7 +183,7 @@ def test_concluding_what_was_deleted_since_is_harmless(store, settings, failure)
 @pytest.mark.slow
 def test_vectors_of_a_real_training_job_with_labels_and_encoder(dispatching, store, settings):
     job, _ = store.jobs.submit(NewJob("train", document(epochs=3, track=False), "x", "synthetic", memory_bytes=10**9))
-    dispatching(orders=Orders(settings))
+    dispatching(commands=JobCommands(settings))
     done = ended(store, job.id, 200)
     assert done.state == "succeeded", done.failure_message
     embedding, _ = published(store, job.id, seconds=120)

@@ -17,7 +17,7 @@ import pytest
 
 from service.dispatch.ray import RayRunner
 from service.dispatch.ray_jobs import RayJobs
-from service.dispatch.runner import PYTHON, Alive, Gone, Order, Outcome, read_outcome, take_attempt, write_order
+from service.dispatch.runner import PYTHON, Alive, Gone, LaunchSpec, Outcome, read_outcome, take_attempt, write_launch
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.records import Event, NewJob
@@ -47,20 +47,20 @@ def runner(cluster: Cluster) -> Iterator[RayRunner]:
 
 
 @pytest.fixture
-def ordered(tmp_path: Path) -> Callable[..., Order]:
-    """Makes the order to run some Python."""
+def launch_spec(tmp_path: Path) -> Callable[..., LaunchSpec]:
+    """Makes the launch spec for some Python."""
 
-    def make(code: str, **options: object) -> Order:
+    def make(code: str, **options: object) -> LaunchSpec:
         environment = {"PATH": os.environ["PATH"], "GREETING": "$HOME, sweet ${HOME}"}
-        order = Order(tmp_path.name.replace("_", ""), 1, (PYTHON, "-c", code), environment, tmp_path, **options)  # type: ignore[arg-type]
-        write_order(order)
-        return order
+        launch = LaunchSpec(tmp_path.name.replace("_", ""), 1, (PYTHON, "-c", code), environment, tmp_path, **options)  # type: ignore[arg-type]
+        write_launch(launch)
+        return launch
 
     return make
 
 
-def await_end(runner: RayRunner, order: Order) -> Outcome | Gone:
-    while isinstance(found := runner.poll(order, None), Alive):
+def await_end(runner: RayRunner, launch: LaunchSpec) -> Outcome | Gone:
+    while isinstance(found := runner.poll(launch, None), Alive):
         time.sleep(0.1)
     return found
 
@@ -73,25 +73,25 @@ def await_text(file: Path) -> str:
     return file.read_text()
 
 
-def test_a_job_runs_with_the_environment_of_its_order_and_leaves_its_outcome(runner, ordered):
-    order = ordered("import os; print(os.environ['GREETING'], os.environ.get('RAY_ADDRESS')); raise SystemExit(3)")
-    assert runner.start(order) == runner.start(order) == runner.intent(order)
-    found = await_end(runner, order)
+def test_a_job_runs_with_the_environment_of_its_launch_spec_and_leaves_its_outcome(runner, launch_spec):
+    launch = launch_spec("import os; print(os.environ['GREETING'], os.environ.get('RAY_ADDRESS')); raise SystemExit(3)")
+    assert runner.start(launch) == runner.start(launch) == runner.intent(launch)
+    found = await_end(runner, launch)
     assert isinstance(found, Outcome)
     assert (found.exit_code, found.signal) == (3, None)
-    assert order.output_file.read_text() == "$HOME, sweet ${HOME} None\n"
+    assert launch.output_file.read_text() == "$HOME, sweet ${HOME} None\n"
 
 
-def test_a_trainer_may_be_let_to_know_the_cluster_it_runs_on(runner, ordered, cluster):
-    order = ordered("import os; print(os.environ['RAY_ADDRESS'], os.environ['RAY_AUTH_TOKEN'])", inherit=("RAY_",))
-    runner.start(order)
-    assert await_end(runner, order) == Outcome(0)
-    address, token = order.output_file.read_text().split()
+def test_a_trainer_may_be_let_to_know_the_cluster_it_runs_on(runner, launch_spec, cluster):
+    launch = launch_spec("import os; print(os.environ['RAY_ADDRESS'], os.environ['RAY_AUTH_TOKEN'])", inherit=("RAY_",))
+    runner.start(launch)
+    assert await_end(runner, launch) == Outcome(0)
+    address, token = launch.output_file.read_text().split()
     assert address.startswith("127.0.0.1:")
     assert token == cluster.token
 
 
-def test_a_gentle_stop_gives_the_time_for_a_checkpoint_and_a_single_signal(runner, ordered, tmp_path):
+def test_a_gentle_stop_gives_the_time_for_a_checkpoint_and_a_single_signal(runner, launch_spec, tmp_path):
     code = (
         "import pathlib, signal, sys, time\n"
         "def write(*_):\n"
@@ -103,81 +103,83 @@ def test_a_gentle_stop_gives_the_time_for_a_checkpoint_and_a_single_signal(runne
         f"pathlib.Path({str(tmp_path / 'ready')!r}).write_text('yes')\n"
         "time.sleep(600)\n"
     )
-    order = ordered(code)
-    reference = runner.start(order)
+    launch = launch_spec(code)
+    reference = runner.start(launch)
     await_text(tmp_path / "ready")
     for _ in range(3):
-        runner.stop(order, reference, force=False)
-    found = await_end(runner, order)
+        runner.stop(launch, reference, force=False)
+    found = await_end(runner, launch)
     assert isinstance(found, Outcome)
     assert found.exit_code == 6
     assert (tmp_path / "checkpoint").read_text() == "whole"
 
 
-def test_force_ends_what_does_not_listen(cluster, ordered, tmp_path, monkeypatch):
+def test_force_ends_what_does_not_listen(cluster, launch_spec, tmp_path, monkeypatch):
     monkeypatch.setattr("service.dispatch.ray.KILL_SECONDS", 2)
     runner = RayRunner(cluster.url, environ=cluster.environment, look_seconds=0.2, settle_seconds=1)
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS.format(pid=tmp_path / "pid")
-    order = ordered(code)
-    runner.start(order)
+    launch = launch_spec(code)
+    runner.start(launch)
     trainer = psutil.Process(int(await_text(tmp_path / "pid")))
-    runner.stop(order, None, force=False)
+    runner.stop(launch, None, force=False)
     time.sleep(2)
-    assert runner.poll(order, None) == Alive()
-    runner.stop(order, None, force=True)
-    await_end(runner, order)
+    assert runner.poll(launch, None) == Alive()
+    runner.stop(launch, None, force=True)
+    await_end(runner, launch)
     assert is_gone(trainer)
 
 
-def test_a_killed_keeper_takes_the_trainer_along_and_ray_tells(runner, ordered, tmp_path):
-    order = ordered(ENDLESS.format(pid=tmp_path / "pid"))
-    runner.start(order)
+def test_a_killed_shim_takes_the_trainer_along_and_ray_tells(runner, launch_spec, tmp_path):
+    launch = launch_spec(ENDLESS.format(pid=tmp_path / "pid"))
+    runner.start(launch)
     trainer = psutil.Process(int(await_text(tmp_path / "pid")))
-    keeper = trainer.parent()
-    assert keeper is not None
-    assert "service.dispatch.keeper" in keeper.cmdline()
-    os.kill(keeper.pid, signal.SIGKILL)
-    found = await_end(runner, order)
+    shim = trainer.parent()
+    assert shim is not None
+    assert "service.dispatch.shim" in shim.cmdline()
+    os.kill(shim.pid, signal.SIGKILL)
+    found = await_end(runner, launch)
     assert isinstance(found, Gone)
     assert "exit code -9" in found.message
     assert is_gone(trainer)
 
 
-def test_a_job_without_room_waits_and_can_be_withdrawn(runner, ordered, tmp_path):
-    order = ordered(f"open({str(tmp_path / 'ran')!r}, 'w')", cpus=64)
-    runner.start(order)
+def test_a_job_without_room_waits_and_can_be_withdrawn(runner, launch_spec, tmp_path):
+    launch = launch_spec(f"open({str(tmp_path / 'ran')!r}, 'w')", cpus=64)
+    runner.start(launch)
     time.sleep(3)
-    assert runner.poll(order, None) == Alive()
-    runner.stop(order, None, force=False)
-    assert isinstance(await_end(runner, order), Gone)
-    assert take_attempt(order) is None
+    assert runner.poll(launch, None) == Alive()
+    runner.stop(launch, None, force=False)
+    assert isinstance(await_end(runner, launch), Gone)
+    assert take_attempt(launch) is None
     assert not (tmp_path / "ran").exists()
 
 
-def test_another_runner_finds_what_one_has_started(cluster, runner, ordered, tmp_path):
-    order = ordered(f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.1)")
-    runner.start(order)
+def test_another_runner_finds_what_one_has_started(cluster, runner, launch_spec, tmp_path):
+    launch = launch_spec(
+        f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.1)"
+    )
+    runner.start(launch)
     runner.close()
     other = RayRunner(cluster.url, environ=cluster.environment, look_seconds=0.2)
-    assert other.poll(order, None) == Alive()
+    assert other.poll(launch, None) == Alive()
     (tmp_path / "go").touch()
-    assert await_end(other, order) == Outcome(0)
+    assert await_end(other, launch) == Outcome(0)
 
 
-def test_a_wrong_token_is_refused_by_name(cluster, ordered):
-    order = ordered("pass")
+def test_a_wrong_token_is_refused_by_name(cluster, launch_spec):
+    launch = launch_spec("pass")
     runner = RayRunner(cluster.url, environ={"RAY_AUTH_TOKEN": "x" * 32})
     with pytest.raises(Infrastructure, match="refused the token") as caught:
-        runner.start(order)
+        runner.start(launch)
     assert isinstance(caught.value, OSError)
-    assert not order.outcome_file.exists()
+    assert not launch.outcome_file.exists()
 
 
 # A dispatcher that uses it, as a process that can be killed.
 
 
 @pytest.fixture
-def house(cluster: Cluster, tmp_path: Path) -> Settings:
+def settings(cluster: Cluster, tmp_path: Path) -> Settings:
     return Settings(
         home=tmp_path / "home", runner="ray", ray_jobs_url=cluster.url, concurrency=1, memory_limit="8GB",
         lease_seconds=5.0, poll_seconds=0.1, infra_retries=0, stop_grace_seconds=60.0,
@@ -185,16 +187,16 @@ def house(cluster: Cluster, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def store(house: Settings) -> Iterator[Store]:
-    opened = open_store(house)
+def store(settings: Settings) -> Iterator[Store]:
+    opened = open_store(settings)
     yield opened
     opened.close()
 
 
 @contextlib.contextmanager
-def dispatching(house: Settings, cluster: Cluster, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def dispatching(settings: Settings, cluster: Cluster, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m service.dispatch`; its log is shown if a test fails."""
-    environment = os.environ | house.environment() | cluster.environment | {"OMP_NUM_THREADS": "1"} | variables
+    environment = os.environ | settings.environment() | cluster.environment | {"OMP_NUM_THREADS": "1"} | variables
     process = subprocess.Popen([sys.executable, "-m", "service.dispatch"], env=environment)
     try:
         yield process
@@ -225,60 +227,60 @@ def await_job(store: Store, job_id: str, state: str) -> None:
 
 
 def test_a_killed_dispatcher_loses_nothing_and_the_next_one_goes_on_with_the_same_process(
-    cluster, house, store, tmp_path
+    cluster, settings, store, tmp_path
 ):
     document = small_spec(epochs=200)
     job_id = submit(store, document)
-    with dispatching(house, cluster) as dispatcher:
+    with dispatching(settings, cluster) as dispatcher:
         wait_for(lambda: len(told(store, job_id, "epoch")) >= 5, 400)
         dispatcher.kill()
-    (trainer,) = attempts(house.home)
+    (trainer,) = attempts(settings.home)
     known = len(all_events(store, job_id))
-    with dispatching(house, cluster):
+    with dispatching(settings, cluster):
         wait_for(lambda: len(all_events(store, job_id)) > known, 200)
-        assert trainer in attempts(house.home) or len(told(store, job_id, "epoch")) == 200
+        assert trainer in attempts(settings.home) or len(told(store, job_id, "epoch")) == 200
         await_job(store, job_id, "succeeded")
     events = all_events(store, job_id)
     check_history(events, "succeeded")
     assert len(told(store, job_id, "start")) == 1
     assert not told(store, job_id, "resume")
     assert curve(events) == uninterrupted(document, tmp_path / "reference")
-    assert not attempts(house.home)
+    assert not attempts(settings.home)
 
 
-def test_a_cancelled_job_writes_its_checkpoint_and_leaves_no_process(cluster, house, store):
+def test_a_cancelled_job_writes_its_checkpoint_and_leaves_no_process(cluster, settings, store):
     job_id = submit(store, small_spec(epochs=100_000, run={"checkpoint_every": 50_000}))
-    with dispatching(house, cluster):
+    with dispatching(settings, cluster):
         wait_for(lambda: len(told(store, job_id, "epoch")) >= 5, 400)
         store.jobs.cancel(job_id)
         await_job(store, job_id, "cancelled")
-    order = Order(job_id, 1, (), {}, house.job_directory(job_id))
-    outcome = read_outcome(order)
+    launch = LaunchSpec(job_id, 1, (), {}, settings.job_directory(job_id))
+    outcome = read_outcome(launch)
     assert outcome is not None
     assert outcome.exit_code == Cancelled.exit_code
-    assert list((house.run_directory(job_id) / "checkpoints").iterdir())
+    assert list((settings.run_directory(job_id) / "checkpoints").iterdir())
     check_history(all_events(store, job_id), "cancelled")
-    assert not attempts(house.home)
+    assert not attempts(settings.home)
 
 
-def test_a_head_that_hangs_for_a_while_costs_no_attempt(cluster, house, store):
+def test_a_head_that_hangs_for_a_while_costs_no_attempt(cluster, settings, store):
     running = submit(store, small_spec(epochs=200))
     second = submit(store, small_spec(epochs=5))
-    with dispatching(house.model_copy(update={"concurrency": 3}), cluster):
+    with dispatching(settings.model_copy(update={"concurrency": 3}), cluster):
         wait_for(lambda: len(told(store, running, "epoch")) >= 5, 400)
         with suspended(cluster):
             third = submit(store, small_spec(epochs=5))
-            time.sleep(4 * house.lease_seconds)
+            time.sleep(4 * settings.lease_seconds)
         for job_id in (running, second, third):
             await_job(store, job_id, "succeeded")
             check_history(all_events(store, job_id), "succeeded")
 
 
-def test_a_sweep_has_its_trials_run_by_the_cluster_that_runs_it(cluster, house, store):
+def test_a_sweep_has_its_trials_run_by_the_cluster_that_runs_it(cluster, settings, store):
     spec = small_sweep(trials=2)
     document = spec.model_dump(mode="json")
     job_id = store.jobs.submit(NewJob("sweep", document, "0" * 64, spec.base.data.name))[0].id
-    with dispatching(house, cluster):
+    with dispatching(settings, cluster):
         await_job(store, job_id, "succeeded")
     check_history(all_events(store, job_id), "succeeded")
     known = RayJobs(cluster.url, cluster.environment).status(f"{job_id}-1")
@@ -302,15 +304,15 @@ def suspended(cluster: Cluster) -> Iterator[None]:
             process.resume()
 
 
-def test_a_job_whose_cluster_refuses_the_token_says_so_and_waits_for_a_better_one(cluster, house, store):
+def test_a_job_whose_cluster_refuses_the_token_says_so_and_waits_for_a_better_one(cluster, settings, store):
     job_id = submit(store, small_spec(epochs=5))
 
     def reasons() -> list[str]:
         return [str(event.data.get("reason")) for event in told(store, job_id, "state")]
 
-    with dispatching(house, cluster, RAY_AUTH_TOKEN="x" * 32):
+    with dispatching(settings, cluster, RAY_AUTH_TOKEN="x" * 32):
         wait_for(lambda: any("refused the token" in reason for reason in reasons()), 60)
-    with dispatching(house, cluster):
+    with dispatching(settings, cluster):
         wait_for(lambda: store.jobs.get(job_id).is_terminal, 300, lambda: str(store.jobs.get(job_id)))
     job = store.jobs.get(job_id)
     assert (job.state, job.infra_retries) == ("succeeded", 0)  # the operator's mistake costs the job nothing

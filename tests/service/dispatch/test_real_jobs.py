@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.dispatch.descendants import carriers, command_of
-from service.dispatch.orders import Orders
+from service.dispatch.job_commands import JobCommands
+from service.dispatch.procfs import command_of, find_by_variable
 from service.dispatch.runner import MARKER
 from service.store.records import Claim, NewJob
 from tests.service.dispatch import held_trainer
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def orders(settings):
-    return Orders(settings)
+def commands(settings):
+    return JobCommands(settings)
 
 
 def document(*, epochs: int, track: bool) -> dict:
@@ -49,7 +49,7 @@ def figures(events) -> list[dict]:
 
 def trainer_of(job) -> int:
     """The trainer's process, of the present attempt."""
-    found = carriers(MARKER, f"{job.id}.{job.attempt}")
+    found = find_by_variable(MARKER, f"{job.id}.{job.attempt}")
     names = {"trainer", Path(held_trainer.__file__).name}
     return next(process for process in found if names & {Path(word).name for word in command_of(process)})
 
@@ -60,7 +60,7 @@ def test_a_killed_trainer_gives_the_curve_of_an_uninterrupted_one_and_one_mlflow
 ):
     spec = document(epochs=60, track=True)
     job, _ = store.jobs.submit(NewJob("train", spec, "x", "synthetic", memory_bytes=10**9))
-    dispatching(orders=Orders(settings, train=(sys.executable, "-P", held_trainer.__file__, "12")))
+    dispatching(commands=JobCommands(settings, train=(sys.executable, "-P", held_trainer.__file__, "12")))
     running(store, job.id, 12, seconds=200)
     until(lambda: store.jobs.get(job.id).mlflow_run_id)
     os.kill(trainer_of(store.jobs.get(job.id)), signal.SIGKILL)
@@ -166,7 +166,7 @@ record("end", state="succeeded", best=4, value=0.4, out_of_time=False)
         encoding="utf-8",
     )
     job, _ = store.jobs.submit(NewJob("sweep", {"trials": 5}, "x", "digits"))
-    dispatching(orders=Orders(settings, sweep=(sys.executable, str(script))))
+    dispatching(commands=JobCommands(settings, sweep=(sys.executable, str(script))))
     done = ended(store, job.id)
     assert (done.state, done.attempt) == ("succeeded", 2)
     told = [event for event in events_of(store, job.id) if event.type != "state"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.dispatch.descendants import command_of
+from service.dispatch.procfs import command_of
 from service.store.records import TERMINAL
 from tests.service.dispatch import dispatcher_process, standin_trainer
 from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", dispatcher_process.PLACES)
-def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, store, settings, place):
+def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, store, settings, step):
     job = submit(store, epochs=30, seed=6, seconds=0.05)
-    first = process(place)
+    first = process(step)
     assert first.wait(120) == -signal.SIGKILL
     before = store.jobs.get(job.id)
     process()
@@ -33,7 +33,7 @@ def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, st
     assert curve(store, job.id) == losses(6, 30)
     types = [event.type for event in events_of(store, job.id)]
     assert types.count("epoch") == 30
-    survived = place in ("started", "recorded", "relaying", "settling", "finishing")
+    survived = step in ("started", "recorded", "relaying", "settling", "finishing")
     assert done.attempt == (1 if survived else 2), before
     assert not processes_of(settings.home)
 
@@ -72,11 +72,11 @@ def test_a_trainer_that_ended_while_no_dispatcher_was_there_is_not_run_again(pro
 
 
 @pytest.mark.slow
-def test_what_a_killed_keeper_leaves_is_ended_before_the_next_attempt(process, store, settings, go):
+def test_what_a_killed_shim_leaves_is_ended_before_the_next_attempt(process, store, settings, go):
     job = submit(store, epochs=60, seed=3, family=True, attempts=1, until=go)
     process()
     reference = running(store, job.id, 2).runner
-    until(lambda: len(processes_of(settings.home)) == 4)  # keeper, trainer and two that it leaves behind
+    until(lambda: len(processes_of(settings.home)) == 4)  # shim, trainer and two that it leaves behind
     os.kill(reference["pid"], signal.SIGKILL)
     done = ended(store, job.id)
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 1)
@@ -131,4 +131,4 @@ def test_random_kills_of_everything(process, store, settings, seed):
             assert (done.state, done.failure_kind) == ("failed", "infra")
             assert done.infra_retries == settings.infra_retries
     assert not [process for process in processes_of(settings.home) if standin_trainer.__file__ in command_of(process)]
-    until(lambda: not processes_of(settings.home))  # a keeper that came too late to start anything goes by itself
+    until(lambda: not processes_of(settings.home))  # a shim that came too late to start anything goes by itself

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.dispatch.relay import Relay
 from service.dispatch.telling import JournalTelling, RunTelling, fingerprint, parsed, place_of
 from service.store.records import Event, NewEvent
-from tests.service.dispatch.test_rules import JOB
+from tests.service.dispatch.test_retry_policy import JOB
 
 EPOCHS = 12
 

@@ -175,7 +175,7 @@ def test_cancelling_by_state(store):
         store.jobs.cancel("nobody")
 
 
-def test_process_on_another_machine_is_left_alone_until_its_leash_has_ended_it(store):
+def test_process_on_another_machine_is_left_alone_until_its_missing_heartbeat_has_ended_it(store):
     store.jobs.submit(NEW)
     job = claimed(store, "far", lease=OVER)
     store.claims.record(Claim.on(job), runner={"host": "far away"})

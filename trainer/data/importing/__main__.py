@@ -23,7 +23,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from trainer.config import DataSpec, FilesSpec, Spec, explain
 from trainer.data.manifest import read_manifest
 from trainer.errors import InvalidInput, OutOfMemory, TrainerError
-from trainer.order import carry_out
+from trainer.process.document_command import run_document
 from trainer.run.atomic import write_json
 
 ABOUT = "about.json"
@@ -43,7 +43,7 @@ class ImportSpec(Spec):
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, import, and return the exit code."""
-    return carry_out(
+    return run_document(
         arguments, module="trainer.data.importing", about=__doc__, parse=ImportSpec.model_validate_json, work=run,
         trouble="the import failed", reword=lambda message: message.replace("data.files.", "options."),
     )  # fmt: skip

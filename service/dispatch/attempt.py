@@ -3,7 +3,7 @@
 Whatever is done here may be cut off by kill -9 between any two lines, and is then done again by the next dispatcher
 that holds the job. So each step is either a transaction, or can be repeated, and they come in this order:
 
-    intent recorded → order written → keeper started → reference recorded
+    intent recorded → launch file written → shim started → reference recorded
     …events recorded, each once, until the process has ended and its file is read to the end…
     data set or version concluded, MLflow told → the job ended or queued again, in one transaction
 """
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from service.datasets.imports import conclude_import
-from service.dispatch.brake import Brake
-from service.dispatch.orders import Orders
+from service.dispatch.job_commands import JobCommands
 from service.dispatch.relay import Relay
 from service.dispatch.results import result_of
-from service.dispatch.rules import Finish, Retry, decide
-from service.dispatch.runner import Ended, Gone, NotStarted, Order, Outcome, Refused, Runner, write_order
+from service.dispatch.retry_policy import Finish, Retry, decide
+from service.dispatch.runner import Ended, Gone, LaunchSpec, NotStarted, Outcome, Refused, Runner, write_launch
+from service.dispatch.start_backoff import StartBackoff
 from service.dispatch.tracking import close_in_mlflow, is_left_open, tracking_note
 from service.settings import Settings
 from service.store import Store
@@ -40,27 +40,27 @@ log = logging.getLogger("service.dispatch")
 
 
 @dataclass(frozen=True)
-class Household:
+class Context:
     """What all cares share."""
 
     settings: Settings
     store: Store
     runner: Runner
-    orders: Orders
-    brake: Brake
+    commands: JobCommands
+    backoff: StartBackoff
     clock: Callable[[], float] = time.time
 
 
-class Care:
+class JobAttempt:
     """Made by `claimed` or `adopted`; then `press` and `tick` again and again.
 
     Every method but `press` may raise Unavailable (call again) and Fenced (call `abandon` and forget it).
     """
 
-    def __init__(self, house: Household, job: Job, *, begun: bool):
+    def __init__(self, context: Context, job: Job, *, begun: bool):
         self.job, self.claim = job, Claim.on(job)
-        self._house = house
-        self.order: Order = house.orders.order(job)
+        self._context = context
+        self.launch: LaunchSpec = context.commands.launch_spec(job)
         self._reference = job.runner
         self._begun = begun  # whether someone may have started it
         self._recorded = True  # the reference, in the store
@@ -71,21 +71,21 @@ class Care:
         self.stopping = False  # the dispatcher itself is about to stop
         self.closing: list[subprocess.Popen[bytes]] = []
 
-    def see(self, job: Job) -> None:
+    def refresh(self, job: Job) -> None:
         """The job as the store has it by now, still ours: its state tells whether someone wants it cancelled."""
         self.job = job
 
-    def press(self) -> None:
+    def stop_if_due(self) -> None:
         """End the process if it should end: ask, then force it. Needs no database."""
-        settings, job = self._house.settings, self.job
-        late = job.deadline is not None and self._house.clock() >= job.deadline
+        settings, job = self._context.settings, self.job
+        late = job.deadline is not None and self._context.clock() >= job.deadline
         if self._ended is not None or not (job.state == "cancelling" or late or self.stopping):
             return
         now = time.monotonic()
         self._stop_asked = self._stop_asked or now
         force = now - self._stop_asked >= settings.stop_grace_seconds
         try:
-            self._house.runner.stop(self.order, self._reference, force=force)
+            self._context.runner.stop(self.launch, self._reference, force=force)
         except OSError as error:
             log.warning("job %s: cannot be stopped at the moment: %s", job.id, error)
 
@@ -102,28 +102,28 @@ class Care:
             return True
         return False
 
-    def touch_leash(self) -> None:
-        """Let its keeper know that someone holds this attempt. May be called from another thread."""
+    def beat(self) -> None:
+        """Let its shim know that someone holds this attempt. May be called from another thread."""
         with contextlib.suppress(OSError):
-            self.order.leash_file.touch()
+            self.launch.heartbeat_file.touch()
 
     def give_up(self, error: Exception) -> None:
         """End a job that cannot be looked after: something about it is beyond us every time."""
         with contextlib.suppress(OSError):
-            self._house.runner.stop(self.order, self._reference, force=True)
+            self._context.runner.stop(self.launch, self._reference, force=True)
         message = f"the dispatcher cannot handle this job ({type(error).__name__}: {error})"
-        self._house.store.claims.finish(self.claim, "failed", failure_kind="infra", failure_message=message[:2_000])
+        self._context.store.claims.finish(self.claim, "failed", failure_kind="infra", failure_message=message[:2_000])
 
     def release(self) -> None:
         """Let another dispatcher have it now; its process goes on."""
         with contextlib.suppress(Fenced):
-            self._house.store.claims.release(self.claim)
+            self._context.store.claims.release(self.claim)
 
     def abandon(self) -> None:
         """It is another's now, and so is its process, unless nobody but us knows of that, or the attempt is over."""
         if not self._recorded or not self._is_held():
             with contextlib.suppress(OSError):
-                self._house.runner.stop(self.order, self._reference, force=True)
+                self._context.runner.stop(self.launch, self._reference, force=True)
 
     def close(self) -> None:
         if self._relay is not None:
@@ -134,35 +134,35 @@ class Care:
 
     def _start(self) -> None:
         """Start the attempt that was just claimed. Where that fails, the attempt has ended."""
-        house, job = self._house, self.job
-        if job.deadline is not None and house.clock() >= job.deadline:
+        context, job = self._context, self.job
+        if job.deadline is not None and context.clock() >= job.deadline:
             self._begun, self._ended = True, Gone("its turn had not come")
             return
-        intent = house.runner.intent(self.order)
-        self.job = house.store.claims.record(self.claim, runner=intent)
+        intent = context.runner.intent(self.launch)
+        self.job = context.store.claims.record(self.claim, runner=intent)
         self._reference, self._begun = intent, True
         try:
-            house.orders.write_spec(job)
-            write_order(self.order)
-            self.touch_leash()
-            self._reference = house.runner.start(self.order)
+            context.commands.write_spec(job)
+            write_launch(self.launch)
+            self.beat()
+            self._reference = context.runner.start(self.launch)
         except OSError as error:
-            pause, message = house.brake.failed(), f"it cannot be started: {error}"
+            pause, message = context.backoff.failed(), f"it cannot be started: {error}"
             log.warning("job %s, attempt %d: %s; nothing is claimed for %g s", job.id, job.attempt, message, pause)
             is_its_own = isinstance(error, Refused)
             self._ended = Outcome(None, kind="infra", message=message) if is_its_own else NotStarted(message, pause)
             return
-        house.brake.worked()
+        context.backoff.worked()
         self._recorded = False
         self._record_reference()
 
     def _record_reference(self) -> None:
-        self.job = self._house.store.claims.record(self.claim, runner=self._reference)
+        self.job = self._context.store.claims.record(self.claim, runner=self._reference)
         self._recorded = True
 
     def _poll(self) -> None:
         try:
-            status = self._house.runner.poll(self.order, self._reference)
+            status = self._context.runner.poll(self.launch, self._reference)
         except OSError as error:
             log.warning("job %s: cannot be looked at for the moment: %s", self.job.id, error)
             return
@@ -173,7 +173,7 @@ class Care:
         """Record news; whether the file is read to its end."""
         if self.job.kind in CONCLUDE:
             return True
-        store, directory = self._house.store, self._house.settings.run_directory(self.job.id)
+        store, directory = self._context.store, self._context.settings.run_directory(self.job.id)
         if self._relay is None:
             # From the store, not from memory: what the last transaction did may be unknown to us.
             job = store.jobs.get(self.job.id)
@@ -205,14 +205,14 @@ class Care:
         if self.job.mlflow_run_id is not None or time.monotonic() - self._note_read < NOTE_SECONDS:
             return {}
         self._note_read = time.monotonic()
-        run = tracking_note(self._house.settings.run_directory(self.job.id)).get("run_id")
+        run = tracking_note(self._context.settings.run_directory(self.job.id)).get("run_id")
         return {} if run is None else {"mlflow_run_id": run[:64]}
 
     def _settle(self, ended: Ended) -> None:
         """Decide, and let everyone know. May be repeated in whole."""
-        house, claims = self._house, self._house.store.claims
+        context, claims = self._context, self._context.store.claims
         self._record_last_words()
-        decision = decide(self.job, ended, house.clock(), house.settings, stopping=self.stopping)
+        decision = decide(self.job, ended, context.clock(), context.settings, stopping=self.stopping)
         if isinstance(decision, Finish) and self.job.kind in CONCLUDE:
             decision = self._conclude(decision)
         if isinstance(decision, Retry):
@@ -226,7 +226,7 @@ class Care:
             return
         self._tell_mlflow(ended, decision)
         succeeded = decision.state == "succeeded"
-        result = result_of(self.job.kind, house.settings.run_directory(self.job.id)) if succeeded else None
+        result = result_of(self.job.kind, context.settings.run_directory(self.job.id)) if succeeded else None
         publish = publish_job(self.job) if self.job.kind == "train" and (result or {}).get("embeddings") else None
         self.job = claims.finish(
             self.claim, decision.state, failure_kind=decision.kind, failure_message=decision.message, result=result,
@@ -235,56 +235,58 @@ class Care:
         log.info("job %s, attempt %d: %s%s", self.job.id, self.job.attempt, decision.state, _because(decision))
 
     def _record_last_words(self) -> None:
-        note = tracking_note(self._house.settings.run_directory(self.job.id))
+        note = tracking_note(self._context.settings.run_directory(self.job.id))
         updates: dict[str, Any] = {}
         if "run_id" in note and self.job.mlflow_run_id is None:
             updates["mlflow_run_id"] = note["run_id"][:64]
         if note.get("error") != self.job.tracker_error:
             updates["tracker_error"] = note.get("error")
         if updates:
-            self.job = self._house.store.claims.record(self.claim, **updates)
+            self.job = self._context.store.claims.record(self.claim, **updates)
 
     def _conclude(self, decision: Finish) -> Finish | Retry:
-        house = self._house
+        context = self._context
         failure = None if decision.state == "succeeded" else decision.message or "it was cancelled"
         try:
-            CONCLUDE[self.job.kind](self.job, house.store, house.settings, failure=failure)
+            CONCLUDE[self.job.kind](self.job, context.store, context.settings, failure=failure)
         except (OSError, ValueError) as error:
             if failure is not None:
                 raise
             unread = Outcome(None, kind="infra", message=f"what it made cannot be read: {error}")
-            again = decide(self.job, unread, house.clock(), house.settings, stopping=self.stopping)
+            again = decide(self.job, unread, context.clock(), context.settings, stopping=self.stopping)
             return self._conclude(again) if isinstance(again, Finish) else again
         return decision
 
     def _tell_mlflow(self, ended: Ended, decision: Finish) -> None:
         """Close the run in MLflow if its trainer could not: a process of its own that nobody waits for."""
-        directory = self._house.settings.run_directory(self.job.id)
+        directory = self._context.settings.run_directory(self.job.id)
         said = isinstance(ended, Outcome) and ended.exit_code in (0, Cancelled.exit_code)
         if said or self.closing or self.job.kind in CONCLUDE or not is_left_open(directory):
             return
         with contextlib.suppress(OSError):
             cancelled = decision.state == "cancelled"
             reason = decision.message or ("cancelled" if cancelled else "its process was killed")
-            environment = self._house.orders.environment()
+            environment = self._context.commands.environment()
             self.closing.append(close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason))
 
     def _is_held(self) -> bool:
         """Whether someone looks after this very attempt, and so after its process."""
-        job = self._house.store.jobs.get(self.job.id)
+        job = self._context.store.jobs.get(self.job.id)
         if job is None or job.attempt != self.claim.attempt:
             return False
         return job.state in ("running", "cancelling")
 
 
-def claimed(house: Household, job: Job) -> Care:
+def claimed(context: Context, job: Job) -> JobAttempt:
     """A job that is to be started."""
-    return Care(house, job, begun=False)
+    return JobAttempt(context, job, begun=False)
 
 
-def adopted(house: Household, job: Job) -> Care:
+def adopted(context: Context, job: Job) -> JobAttempt:
     """A job whose process someone else has started, or was about to."""
-    return Care(house, replace(job, runner=job.runner or house.runner.intent(house.orders.order(job))), begun=True)
+    return JobAttempt(
+        context, replace(job, runner=job.runner or context.runner.intent(context.commands.launch_spec(job))), begun=True
+    )
 
 
 def _because(decision: Finish) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.dispatch.orders import Orders
+from service.dispatch.job_commands import JobCommands
 from service.settings import Settings
-from tests.service.dispatch.test_rules import JOB
+from tests.service.dispatch.test_retry_policy import JOB
 
 SECRETS = {
     "NML_DATABASE_URL": "postgresql://u:hush@h/d", "PGPASSWORD": "hush", "AWS_SECRET_ACCESS_KEY": "hush",
@@ -30,75 +30,75 @@ def settings(tmp_path):
 
 def test_training(settings):
     job = replace(JOB, id="abc", attempt=3, memory_bytes=10**9, spec={"run": {"threads": 2, "device": "cuda"}})
-    order = Orders(settings, ENVIRON).order(job)
+    launch = JobCommands(settings, ENVIRON).launch(job)
     home = settings.home
-    assert order.argv == (
+    assert launch.argv == (
         "python", "-P", "-m", "trainer", f"{home}/jobs/abc/spec.json", "--out", f"{home}/runs/abc", "--resume",
         "--memory-limit", "4000000000",
     )  # fmt: skip
-    assert (order.memory_bytes, order.cpus, order.gpus, order.marker) == (10**9, 2, 1, "abc.3")
-    assert order.environment["NML_ATTEMPT"] == "abc.3"
-    assert order.environment["OMP_NUM_THREADS"] == "2"
+    assert (launch.memory_bytes, launch.cpus, launch.gpus, launch.marker) == (10**9, 2, 1, "abc.3")
+    assert launch.environment["NML_ATTEMPT"] == "abc.3"
+    assert launch.environment["OMP_NUM_THREADS"] == "2"
 
 
 def test_after_memory_ran_out_the_plan_shrinks(settings):
-    assert Orders(settings, ENVIRON).order(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
+    assert JobCommands(settings, ENVIRON).launch(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
 
 
 def test_sweeps_and_imports(settings):
-    sweep = Orders(settings, ENVIRON).order(replace(JOB, kind="sweep", id="s", memory_bytes=10**9))
+    sweep = JobCommands(settings, ENVIRON).launch(replace(JOB, kind="sweep", id="s", memory_bytes=10**9))
     home = settings.home
     assert sweep.argv == ("python", "-P", "-m", "tuner", f"{home}/jobs/s/spec.json", "--out", f"{home}/runs/s")
     assert sweep.memory_bytes is None  # each process of its Ray would have the limit of them all
-    imported = Orders(settings, ENVIRON).order(replace(JOB, kind="import", id="i", memory_bytes=10**9))
+    imported = JobCommands(settings, ENVIRON).launch(replace(JOB, kind="import", id="i", memory_bytes=10**9))
     assert imported.argv == ("python", "-P", "-m", "trainer.data.importing", f"{home}/jobs/i/spec.json")
     assert imported.memory_bytes == 10**9
 
 
 @pytest.mark.parametrize("kind", ["publish", "index"])
 def test_versions_and_their_indexes(settings, kind):
-    order = Orders(settings, ENVIRON).order(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
-    assert order.argv == ("python", "-P", "-m", "service.vectors", f"{settings.home}/jobs/v/spec.json")
-    assert order.environment["NML_HOME"] == str(settings.home)
-    assert order.environment["ARROW_DEFAULT_MEMORY_POOL"] == "system"
+    launch = JobCommands(settings, ENVIRON).launch(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
+    assert launch.argv == ("python", "-P", "-m", "service.vectors", f"{settings.home}/jobs/v/spec.json")
+    assert launch.environment["NML_HOME"] == str(settings.home)
+    assert launch.environment["ARROW_DEFAULT_MEMORY_POOL"] == "system"
 
 
 @pytest.mark.parametrize("runner", ["local", "ray"])
 @pytest.mark.parametrize("kind", ["train", "sweep", "import", "publish", "index"])
 def test_no_secret_of_the_service_reaches_a_job(settings, runner, kind):
     chosen = settings.model_copy(update={"runner": runner, "ray_jobs_url": "http://head:8265"})
-    order = Orders(chosen, ENVIRON).order(replace(JOB, kind=kind))
-    assert "hush" not in json.dumps(dict(order.environment))
-    assert order.environment.items() >= TRACKER.items()
-    assert not order.environment.keys() & SECRETS.keys()
-    assert not any(name.startswith(order.inherit) for name in SECRETS if order.inherit)
+    launch = JobCommands(chosen, ENVIRON).launch(replace(JOB, kind=kind))
+    assert "hush" not in json.dumps(dict(launch.environment))
+    assert launch.environment.items() >= TRACKER.items()
+    assert not launch.environment.keys() & SECRETS.keys()
+    assert not any(name.startswith(launch.inherit) for name in SECRETS if launch.inherit)
 
 
 def test_the_user_writes_nothing_but_the_spec(settings):
     text = "$(reboot) --out /etc; `id`"
     job = replace(JOB, id="abc", name=text, dataset=text, owner=text, spec={"run": {"name": text}})
-    orders = Orders(settings, ENVIRON)
-    order = orders.order(job)
-    orders.write_spec(job)
-    assert text not in " ".join(order.argv) + json.dumps(dict(order.environment))
+    commands = JobCommands(settings, ENVIRON)
+    launch = commands.launch_spec(job)
+    commands.write_spec(job)
+    assert text not in " ".join(launch.argv) + json.dumps(dict(launch.environment))
     assert json.loads((settings.home / "jobs" / "abc" / "spec.json").read_text()) == job.spec
 
 
 def test_modules_are_found_where_we_are_from(settings):
     root = str(Path(__file__).resolve().parents[3])
-    assert root in Orders(settings, ENVIRON).environment()["PYTHONPATH"].split(":")
-    assert Orders(settings, ENVIRON).environment()["MLFLOW_TRACKING_URI"] == settings.tracking_uri
+    assert root in JobCommands(settings, ENVIRON).environment()["PYTHONPATH"].split(":")
+    assert JobCommands(settings, ENVIRON).environment()["MLFLOW_TRACKING_URI"] == settings.tracking_uri
 
 
 def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
     chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
-    order = Orders(chosen, ENVIRON).order(JOB)
-    assert not order.environment.keys() & {"PATH", "HOME", "RAY_ADDRESS", "PYTHONPATH"}
-    assert {"PATH", "HOME", "RAY_", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} <= set(order.inherit)
-    assert sys.executable not in order.argv
+    launch = JobCommands(chosen, ENVIRON).launch(JOB)
+    assert not launch.environment.keys() & {"PATH", "HOME", "RAY_ADDRESS", "PYTHONPATH"}
+    assert {"PATH", "HOME", "RAY_", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} <= set(launch.inherit)
+    assert sys.executable not in launch.argv
 
 
 def test_a_sweep_on_a_cluster_asks_no_memory_for_trials_that_run_elsewhere(settings):
     chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
     for kind, memory in (("sweep", None), ("train", 10**9), ("index", 10**9)):
-        assert Orders(chosen, ENVIRON).order(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory
+        assert JobCommands(chosen, ENVIRON).launch(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from trainer.errors import Cancelled, Infrastructure, InvalidInput, NonFinite, OutOfMemory
-from trainer.outcome import as_trainer_error, report_failure
+from trainer.process.outcome import as_trainer_error, report_failure
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Waits that are almost nothing but entering and leaving them, and a handler that runs again and again within.
 CODE = """
 import signal, threading, time
-from service.dispatch.stopping import Stop, on_signals
+from trainer.process.stop_signals import Stop, on_signals
 stop, heard = Stop(), []
 on_signals(stop)
 signal.signal(signal.SIGALRM, lambda *_: (heard.append(1), stop.set()))
@@ -34,7 +34,9 @@ def test_a_signal_that_comes_in_the_middle_of_a_wait_does_not_hang_it():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_each_of_the_signals_ends_the_wait(number):
-    code = "from service.dispatch.stopping import *\ns = Stop(); on_signals(s); print(flush=True); print(s.wait(600))"
+    code = (
+        "from trainer.process.stop_signals import *\ns = Stop(); on_signals(s); print(flush=True); print(s.wait(600))"
+    )
     command = [sys.executable, "-c", code]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,

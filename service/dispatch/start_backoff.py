@@ -16,7 +16,7 @@ LEAST_SECONDS = 0.1
 log = logging.getLogger("service.dispatch")
 
 
-class Brake:
+class StartBackoff:
     """One for each dispatcher. The pause doubles with every failure, and is forgotten with a start that works."""
 
     def __init__(self, settings: Settings):

@@ -1,4 +1,4 @@
-"""`python keeper_process.py ORDER.json CLOCK`: a keeper whose clock stands still but for what a test says.
+"""`python shim_process.py ORDER.json CLOCK`: a shim whose clock stands still but for what a test says.
 
 CLOCK is a file; every byte in it is a second.
 """
@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from service.dispatch import keeper
+from service.dispatch import shim
 
 
 def main() -> int:
-    order, clock = sys.argv[1], Path(sys.argv[2])
-    keeper.time = SimpleNamespace(  # type: ignore[assignment]
+    launch, clock = sys.argv[1], Path(sys.argv[2])
+    shim.time = SimpleNamespace(  # type: ignore[assignment]
         monotonic=lambda: float(clock.stat().st_size), time=time.time
     )
-    return keeper.main([order])
+    return shim.main([launch])
 
 
 if __name__ == "__main__":

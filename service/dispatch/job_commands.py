@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.dispatch.runner import MARKER, PYTHON, Order, write_whole
+from service.dispatch.runner import MARKER, PYTHON, LaunchSpec, write_whole
 from service.settings import Settings
 from service.store.records import Job
 from trainer.parallel.connection import python_path
@@ -23,8 +23,8 @@ _RAY = ("RAY_",)
 
 
 @dataclass(frozen=True)
-class Orders:
-    """Makes orders. Tests put other commands in place of the real ones; an operator cannot.
+class JobCommands:
+    """Makes launch specs. Tests put other commands in place of the real ones; an operator cannot.
 
     Args:
         environ: what the dispatcher's own environment is; of it, only names listed here are passed on. The service's
@@ -38,15 +38,15 @@ class Orders:
     imports: tuple[str, ...] = (*_MODULE, "trainer.data.importing")
     vectors: tuple[str, ...] = (*_MODULE, "service.vectors")
 
-    def order(self, job: Job) -> Order:
-        """The order for the job's present attempt."""
+    def launch_spec(self, job: Job) -> LaunchSpec:
+        """The launch spec of the job's present attempt."""
         settings, cpus = self.settings, self._cpus(job)
         directory = settings.job_directory(job.id)
         on_ray = settings.runner == "ray"
         own = {MARKER: f"{job.id}.{job.attempt}", "OMP_NUM_THREADS": str(cpus)}
         if job.kind in ("import", "publish", "index"):
             own["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default one reserves a gigabyte that the limit counts
-        return Order(
+        return LaunchSpec(
             job.id, job.attempt, self._argv(job, str(directory / "spec.json")),
             {**self.environment(), **own}, directory,
             # A sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit; on a
@@ -54,13 +54,13 @@ class Orders:
             # needs (concluding.index_job): as a limit it would end a build that has the machine to itself.
             memory_bytes=None if job.kind == "sweep" or (job.kind == "index" and not on_ray) else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
-            leash_seconds=settings.leash_seconds, stop_seconds=settings.stop_grace_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds, stop_seconds=settings.stop_grace_seconds,
             # what belongs to a machine is the node's own
             inherit=(*_MACHINE, "PYTHONPATH", "LD_LIBRARY_PATH", "HIP_", "ROCR_", *_RAY) if on_ray else (),
         )  # fmt: skip
 
     def write_spec(self, job: Job) -> None:
-        """What the order's command reads.
+        """Write what the command reads.
 
         Raises:
             OSError: the disk is full, say.

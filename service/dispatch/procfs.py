@@ -1,6 +1,6 @@
 """Processes as /proc tells of them: who descends from whom, who carries a mark, how many the kernel ended.
 
-Standard library only: the keeper imports this.
+Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def command_of(process: int) -> list[str]:
         return []
 
 
-def carries(process: int, name: str, value: str) -> bool:
+def has_variable(process: int, name: str, value: str) -> bool:
     """Whether a process was started with this variable in its environment; no for zombies and other people's."""
     try:
         environment = (PROC / str(process) / "environ").read_bytes()
@@ -69,9 +69,9 @@ def carries(process: int, name: str, value: str) -> bool:
     return f"{name}={value}".encode() in environment.split(b"\0")
 
 
-def carriers(name: str, value: str) -> list[int]:
+def find_by_variable(name: str, value: str) -> list[int]:
     """All processes that carry it, but for ourselves."""
-    return [process for process in processes() if process != os.getpid() and carries(process, name, value)]
+    return [process for process in processes() if process != os.getpid() and has_variable(process, name, value)]
 
 
 def oom_kills(proc: Path = PROC, cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -10,16 +10,16 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def tethered(number: signal.Signals) -> Callable[[], None]:
+def signal_on_parent_death(number: signal.Signals) -> Callable[[], None]:
     """For `preexec_fn`: the child gets this signal when the thread that started it is gone. Linux only."""
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
-    def tether() -> None:
+    def arm() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         if os.getppid() != parent:  # it was killed before that
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return tether
+    return arm
 
 
 def adopt_orphans() -> None:

@@ -15,7 +15,7 @@ _UNKNOWN = "?"
 
 
 @functools.cache
-def place() -> str:
+def host_id() -> str:
     """`<node>/<boot>/<namespace>`; equal to no other place where boot and namespace cannot be told."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.dispatch.rules import Finish, Retry, classify, decide
+from service.dispatch.retry_policy import Finish, Retry, classify, decide
 from service.dispatch.runner import Gone, NotStarted, Outcome
 from service.settings import Settings
 from service.store.records import Job

@@ -1,4 +1,4 @@
-"""An order that cannot be carried out says why, by exit code and in words without a path of the machine."""
+"""A document that cannot be carried out says why, by exit code and in words without a path of the machine."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pytest
 
 from trainer.config import Spec
 from trainer.errors import InvalidInput
-from trainer.order import carry_out
+from trainer.process.document_command import run_document
 
 
 class Greeting(Spec):
-    """The order of these tests."""
+    """The document of these tests."""
 
     name: str
 
 
 @pytest.fixture
-def order(tmp_path, monkeypatch):
+def run(tmp_path, monkeypatch):
     """Writes a document and has it carried out; returns the exit code and what the starting process would read."""
     home = tmp_path / "home"
     monkeypatch.setenv("NML_HOME", str(home))
 
     def given(document, work, **options):
-        file = tmp_path / "order.json"
+        file = tmp_path / "spec.json"
         if document is not None:
             file.write_text(document)
         reading, writing = os.pipe()
         monkeypatch.setenv("NML_OUTCOME_FD", str(writing))
         try:
-            code = carry_out(
-                [str(file)], module="tests.order", about=None, parse=Greeting.model_validate_json,
+            code = run_document(
+                [str(file)], module="tests.document", about=None, parse=Greeting.model_validate_json,
                 work=lambda found, place: work(found, place), trouble="nobody was greeted", **options,
             )  # fmt: skip
         finally:
@@ -51,9 +51,9 @@ def raising(error):
     return work
 
 
-def test_what_is_ordered_is_done_once_in_the_home(order, tmp_path):
+def test_what_a_document_says_is_done_once_in_the_home(run, tmp_path):
     done = []
-    assert order('{"name": "Ada"}', lambda found, home: done.append((found.name, home))) == (0, None)
+    assert run('{"name": "Ada"}', lambda found, home: done.append((found.name, home))) == (0, None)
     assert done == [("Ada", tmp_path / "home")]
 
 
@@ -63,11 +63,11 @@ def test_what_is_ordered_is_done_once_in_the_home(order, tmp_path):
         ("{}", 3, "invalid", "name"),
         ('{"name": "Ada", "age": 36}', 3, "invalid", "age"),
         ("[", 3, "invalid", "JSON"),
-        (None, 5, "infra", "the order cannot be read (No such file or directory)"),
+        (None, 5, "infra", "the document cannot be read (No such file or directory)"),
     ],
 )
-def test_a_document_that_is_no_order_is_not_begun(order, document, code, kind, words):
-    found, told = order(document, lambda *_: pytest.fail("it was begun"))
+def test_an_invalid_document_is_not_begun(run, document, code, kind, words):
+    found, told = run(document, lambda *_: pytest.fail("it was begun"))
     assert (found, told["kind"]) == (code, kind)
     assert words in told["message"]
 
@@ -82,8 +82,8 @@ def test_a_document_that_is_no_order_is_not_begun(order, document, code, kind, w
         (lambda home: RuntimeError(f"{home} is odd"), 5, "nobody was greeted (home is odd)"),
     ],
 )  # fmt: skip
-def test_a_failure_is_told_by_its_kind_in_words_for_clients(order, error, code, message):
-    found, told = order(
+def test_a_failure_is_told_by_its_kind_in_words_for_clients(run, error, code, message):
+    found, told = run(
         '{"name": "Ada"}', raising(error), reword=lambda text: text.replace("data.x", "option x")
     )  # fmt: skip
     assert (found, told["message"]) == (code, message)

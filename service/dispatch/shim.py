@@ -1,12 +1,12 @@
-"""`python -m service.dispatch.keeper ORDER.json`: start one trainer, watch over it, and say in any case how it ended.
+"""`python -m service.dispatch.shim ORDER.json`: start one trainer, watch over it, and say in any case how it ended.
 
 It is small on purpose (standard library, a few megabytes) and stands between dispatcher and trainer so that
 - the outcome is on disk whether or not a dispatcher is alive to see it, and also when the disk is full by then,
 - output is read to the end: what the disk does not take is dropped, and the trainer never notices,
-- the trainer ends if the keeper is killed (PR_SET_PDEATHSIG), and whatever the trainer leaves behind ends after it, for
-  orphans become the keeper's children (PR_SET_CHILD_SUBREAPER),
-- a trainer that no dispatcher owns any more ends (the leash), so that another machine may start it again, and one that
-  was started again elsewhere ends at once: a machine that slept through it all wakes up with a trainer,
+- the trainer ends if the shim is killed (PR_SET_PDEATHSIG), and whatever the trainer leaves behind ends after it, for
+  orphans become the shim's children (PR_SET_CHILD_SUBREAPER),
+- a trainer without a heartbeat from a dispatcher ends, so that another machine may start it again, and one that was
+  started again elsewhere ends at once: a machine that was asleep meanwhile wakes up with its trainer,
 - the trainer is a little less important to the scheduler (nice 5) than the API and others on the same machine.
 
 SIGTERM is handed on once: a second one would end a trainer that is writing its checkpoint. Exit code: 0 once the
@@ -28,11 +28,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.dispatch.descendants import descendants, oom_kills
-from service.dispatch.runner import PYTHON, Order, is_superseded, read_order, take_attempt, write_outcome
-from service.dispatch.tether import adopt_orphans, tethered
+from service.dispatch.procfs import descendants, oom_kills
+from service.dispatch.runner import PYTHON, LaunchSpec, is_superseded, read_launch, take_attempt, write_outcome
+from trainer.process.parent_death import adopt_orphans, signal_on_parent_death
 
-TICK_SECONDS = 0.5  # between looks at leash, stop file and counters
+TICK_SECONDS = 0.5  # between looks at heartbeat, stop file and counters
 TIDY_SECONDS = 20.0  # for processes that outlive the trainer to end by themselves: Ray takes a while
 TAIL_BYTES = 4_096  # of output that may explain a failure
 NICENESS = 5
@@ -47,17 +47,20 @@ MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; a job that says more is not read
 MARGIN_SHARE, MARGIN_BYTES, MARGIN_PER_THREAD = 1.25, 500_000_000, 80_000_000
 
 
-class Keeper:
+class Shim:
     """One trainer in our care."""
 
-    def __init__(self, order: Order, outcome: int):
-        self._order, self._outcome = order, outcome
-        self._output = _Output(order.output_file)
+    def __init__(self, launch: LaunchSpec, outcome: int):
+        self._launch, self._outcome = launch, outcome
+        self._output = _Output(launch.output_file)
         self._said = b""  # by the trainer, of its failure
         self._wanted = False  # someone asks us to end it
         self._asked_at: float | None = None  # when we asked it to
-        self._killed = self._off_leash = self._superseded = False
-        self._leash: tuple[float, float] = (0.0, time.monotonic())  # its mtime, and since when we have seen that one
+        self._killed = self._is_unattended = self._superseded = False
+        self._heartbeat: tuple[float, float] = (
+            0.0,
+            time.monotonic(),
+        )  # its mtime, and since when we have seen that one
         self._looked = 0.0
         self._ooms = [oom_kills()] * 2  # at the last two looks
 
@@ -75,7 +78,7 @@ class Keeper:
         try:
             child = self._start(output_end, report_end)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._tell(None, None, "infra", f"cannot start {self._order.argv[0]}: {error}", False)
+            self._tell(None, None, "infra", f"cannot start {self._launch.argv[0]}: {error}", False)
             return 0
         os.close(output_end)
         os.close(report_end)
@@ -91,14 +94,14 @@ class Keeper:
         return 0
 
     def _start(self, output_end: int, report_end: int) -> subprocess.Popen[bytes]:
-        order, tether = self._order, tethered(signal.SIGKILL)
-        own = {name: value for name, value in os.environ.items() if order.inherit and name.startswith(order.inherit)}
-        environment = {**own, **order.environment, "NML_OUTCOME_FD": str(report_end)}
-        command = [sys.executable if order.argv[0] == PYTHON else order.argv[0], *order.argv[1:]]
-        limit = None if order.memory_bytes is None or order.gpus else data_limit(order.memory_bytes, order.cpus)
+        launch, arm = self._launch, signal_on_parent_death(signal.SIGKILL)
+        own = {name: value for name, value in os.environ.items() if launch.inherit and name.startswith(launch.inherit)}
+        environment = {**own, **launch.environment, "NML_OUTCOME_FD": str(report_end)}
+        command = [sys.executable if launch.argv[0] == PYTHON else launch.argv[0], *launch.argv[1:]]
+        limit = None if launch.memory_bytes is None or launch.gpus else data_limit(launch.memory_bytes, launch.cpus)
 
         def prepare() -> None:
-            tether()
+            arm()
             with contextlib.suppress(OSError):
                 os.nice(NICENESS)
             with contextlib.suppress(OSError):
@@ -133,22 +136,22 @@ class Keeper:
 
     def _look_after(self, child: subprocess.Popen[bytes], now: float) -> None:
         self._ooms = [self._ooms[1], oom_kills()]
-        if self._order.stop_file.exists():
+        if self._launch.stop_file.exists():
             self._ask(child)
-        if is_superseded(self._order):  # at once: a last checkpoint would be written into the other's run
+        if is_superseded(self._launch):  # at once: a last checkpoint would be written into the other's run
             self._superseded = self._killed = True
             child.kill()
         try:
-            touched = self._order.leash_file.stat().st_mtime
+            touched = self._launch.heartbeat_file.stat().st_mtime
         except OSError:
             touched = 0.0
         # Changes are what counts, not the time on it: clocks of two machines differ, and jump.
-        if touched != self._leash[0]:
-            self._leash = (touched, now)
-        if now - self._leash[1] > self._order.leash_seconds:
-            self._off_leash = True
+        if touched != self._heartbeat[0]:
+            self._heartbeat = (touched, now)
+        if now - self._heartbeat[1] > self._launch.heartbeat_timeout_seconds:
+            self._is_unattended = True
             self._ask(child)
-        if self._off_leash and self._asked_at is not None and now - self._asked_at > self._order.stop_seconds:
+        if self._is_unattended and self._asked_at is not None and now - self._asked_at > self._launch.stop_seconds:
             self._killed = True
             child.kill()
 
@@ -168,8 +171,8 @@ class Keeper:
         kind, message = _reported(self._said)
         if self._superseded and returncode != 0:
             kind, message = "infra", "a later attempt was begun"
-        elif self._off_leash and returncode != 0:
-            kind, message = "infra", f"no dispatcher looked after it for {self._order.leash_seconds:g} s"
+        elif self._is_unattended and returncode != 0:
+            kind, message = "infra", f"no dispatcher looked after it for {self._launch.heartbeat_timeout_seconds:g} s"
         elif by_kernel:
             kind, message = "oom", "memory ran out, and the kernel ended the process"
         elif message is None and returncode != 0:
@@ -227,7 +230,7 @@ def _read(end: int) -> bytes | None:
 
 
 def _reported(said: bytes) -> tuple[str | None, str | None]:
-    """Kind and message from trainer.outcome; the first report counts, later ones follow from it."""
+    """Kind and message from trainer.process.outcome; the first report counts, later ones follow from it."""
     try:
         document = json.loads(said.split(b"\n", 1)[0])
         return str(document["kind"]), str(document["message"])
@@ -260,13 +263,13 @@ def _end_descendants(wait: Callable[[float], None] = time.sleep) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep the order in the file named."""
-    order = read_order(Path(arguments[0]))
-    descriptor = take_attempt(order)
+    """Run the attempt that the launch file describes."""
+    launch = read_launch(Path(arguments[0]))
+    descriptor = take_attempt(launch)
     if descriptor is None:
-        sys.stderr.write(f"attempt {order.marker} was started before\n")
+        sys.stderr.write(f"attempt {launch.marker} was started before\n")
         return 2
-    return Keeper(order, descriptor).run()
+    return Shim(launch, descriptor).run()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def report_failure(error: BaseException) -> None:
         pass
 
 
-def conclude(error: BaseException, log: logging.Logger) -> int:
+def exit_code_for(error: BaseException, log: logging.Logger) -> int:
     """Log a failure and report it; the exit code to leave with, 1 for one that has no kind."""
     report_failure(error)
     known = as_trainer_error(error)

@@ -1,7 +1,7 @@
-"""One order, one process: a JSON document that a service wrote is carried out with no terminal.
+"""A command that carries out one JSON document which the service wrote: `python -m MODULE spec.json`.
 
-The exit code tells the kind of failure (trainer.errors), and trainer.outcome the reason. The reason reaches clients of
-the service, so it holds no path of the machine. Loads nothing heavy.
+The exit code tells the kind of failure (trainer.errors), and trainer.process.outcome the reason. The reason reaches
+clients of the service, so it holds no path of the machine. Loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pydantic import ValidationError
 from trainer.config import explain
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.home import nml_home
-from trainer.outcome import conclude
+from trainer.process.outcome import exit_code_for
 from trainer.threads import wait_politely
 
-Order = TypeVar("Order")
+Document = TypeVar("Document")
 
 
-def carry_out(
-    arguments: Sequence[str] | None, *, module: str, about: str | None, parse: Callable[[bytes], Order],
-    work: Callable[[Order, Path], None], trouble: str, reword: Callable[[str], str] = str,
+def run_document(
+    arguments: Sequence[str] | None, *, module: str, about: str | None, parse: Callable[[bytes], Document],
+    work: Callable[[Document, Path], None], trouble: str, reword: Callable[[str], str] = str,
 ) -> int:  # fmt: skip
     """Do what the document named on the command line says; returns the exit code.
 
     Args:
         module: of the command, for its help; also the name of the log.
         about: the command's help.
-        parse: makes an order of the document; raises pydantic's ValidationError.
-        work: carries it out, given the home.
-        trouble: what to say of an error that nobody foresaw, such as "the import failed".
+        parse: validates the document; raises pydantic's ValidationError.
+        work: carries it out, given the document and the home.
+        trouble: how the message of an unexpected error begins, such as "the import failed".
         reword: makes the message of a failure one for clients.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
@@ -56,13 +56,13 @@ def carry_out(
         log.exception(trouble)
         failure = Infrastructure(f"{trouble} ({error})")
     message = str(failure).replace(f"{home}{os.sep}", "").replace(str(home), "home")
-    return conclude(type(failure)(reword(message)), log)
+    return exit_code_for(type(failure)(reword(message)), log)
 
 
-def _read(path: Path, parse: Callable[[bytes], Order]) -> Order:
+def _read(path: Path, parse: Callable[[bytes], Document]) -> Document:
     try:
         return parse(path.read_bytes())
     except ValidationError as error:
         raise InvalidInput(explain(error)) from error
     except OSError as error:
-        raise Infrastructure(f"the order cannot be read ({error.strerror})") from error
+        raise Infrastructure(f"the document cannot be read ({error.strerror})") from error
