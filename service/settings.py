@@ -16,10 +16,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.addresses import is_loopback
 from trainer.errors import InvalidInput
-from trainer.home import nml_home
 from trainer.inference.address import TOKEN, check_token, parse_address
 from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import parse_size, usable_memory
+from trainer.process.home import nml_home
 
 Names = Annotated[tuple[str, ...], NoDecode]  # in the environment: separated by commas
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from trainer.config import parse_spec
-from trainer.documents import read_document
+from trainer.files.documents import read_document
 from trainer.planning.memory import parse_size
 from trainer.process.outcome import exit_code_for
-from trainer.threads import wait_politely
+from trainer.process.threads import wait_politely
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,9 +19,9 @@ import torch
 
 from trainer.callbacks import Callback, Result
 from trainer.config import TrainSpec
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, OutOfMemory
-from trainer.graph import Graph
 from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
 from trainer.planning.memory import usable_memory

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainer.callbacks import Callback, Result, RunInfo
 from trainer.errors import Cancelled
-from trainer.home import nml_home
+from trainer.process.home import nml_home
 from trainer.tracking_run import About, note_error
 from trainer.tracking_thread import BackgroundRun, describe, without_password
 

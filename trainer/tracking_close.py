@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from trainer.home import nml_home
+from trainer.process.home import nml_home
 from trainer.tracking import tracking_uri
 from trainer.tracking_run import close_run, prepare_environment
 from trainer.tracking_thread import describe

@@ -11,9 +11,9 @@ import logging
 import sys
 from pathlib import Path
 
-from trainer.documents import read_document
+from trainer.files.documents import read_document
 from trainer.process.outcome import exit_code_for
-from trainer.threads import wait_politely
+from trainer.process.threads import wait_politely
 from tuner.config import parse_sweep
 
 

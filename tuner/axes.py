@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainer.documents import value_at
+from trainer.files.documents import value_at
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord
 from tuner.results import labels, shown

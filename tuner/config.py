@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainer.config import Spec, TrainSpec, explain
-from trainer.documents import value_at
 from trainer.errors import InvalidInput
+from trainer.files.documents import value_at
 from trainer.presets import PUBLISHED
 from tuner.space import Choice, Dimension, Grid, Value, changed, check_dimension, default_space, nearest
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trainer.data.datasets import find_imported, load
+from trainer.data.graph import Graph
 from trainer.data.store import save
-from trainer.data.whole_directory import sole_writer
-from trainer.datasets import find_imported, load
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
-from trainer.home import nml_home
-from trainer.quality.splits import NoSplit, choose_split
+from trainer.evaluation.splits import NoSplit, choose_split
+from trainer.files.whole_directory import sole_writer
+from trainer.process.home import nml_home
 from tuner.config import SweepSpec, split_seed, trial_spec
 
 

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trainer import version
 from trainer.errors import Cancelled, Infrastructure, InvalidInput
 from trainer.parallel.child import clear_rooms, main
 from trainer.parallel.cluster import connected
 from trainer.planning.shape import shape_of
+from trainer.process.version import version
 from trainer.tracking_run import note_error
 from tuner.config import default_starts, parse_sweep, sweep_hash
 from tuner.data import prepare

@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.run.atomic import write_atomically
+from trainer.files.atomic import write_atomically
 from tuner.axes import Axis, axes_of
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sync, write_json
+from trainer.files.atomic import sync, write_json
+from trainer.files.documents import read_document
 from tuner.config import SweepSpec, parse_sweep, sweep_hash
 from tuner.space import Value
 

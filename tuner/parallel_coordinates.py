@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.run.atomic import write_atomically
+from trainer.files.atomic import write_atomically
 from tuner.axes import Axis
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord

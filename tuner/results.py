@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainSpec
-from trainer.documents import value_at
-from trainer.run.atomic import write_atomically, write_json
+from trainer.files.atomic import write_atomically, write_json
+from trainer.files.documents import value_at
 from tuner.config import SweepSpec, best_spec, split_seed, sweep_hash
 from tuner.journal import Report, State, TrialRecord
 from tuner.space import Value

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 
 from trainer.config import TrainSpec
-from trainer.documents import value_at
 from trainer.errors import InvalidInput
+from trainer.files.documents import value_at
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord
 from tuner.space import Choice, Dimension, Grid, Integer, LogUniform, Value, changed
@@ -187,7 +187,7 @@ def _clash(base: TrainSpec, changes: dict[str, Value]) -> InvalidInput:
 
 
 def _name(seed: int, purpose: str, *counters: int) -> list[int]:
-    """A stream's name as numpy takes it; like trainer.seeds, which would load torch."""
+    """A stream's name as numpy takes it; like trainer.data.seeds, which would load torch."""
     return [seed, zlib.crc32(b"search"), zlib.crc32(purpose.encode()), *counters]
 
 

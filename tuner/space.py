@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from trainer.config import Spec, TrainSpec, parse_spec
-from trainer.documents import set_value, value_at
 from trainer.errors import InvalidInput
+from trainer.files.documents import set_value, value_at
 
 Value = Any  # a JSON value of a field: a number, a word, a truth value, or a list of them
 SEARCHED = ("augment", "encoder", "metric", "objective", "optimiser", "sampling")  # what decides what is learned

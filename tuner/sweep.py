@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import Cancelled, Infrastructure
+from trainer.files.atomic import write_json
 from trainer.parallel.child import launched, meeting_place, raise_failure
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
 from trainer.planning.cpus import usable_cpus
-from trainer.run.atomic import write_json
 from trainer.training.stop_request import StopRequest
 from tuner.config import SweepSpec
 

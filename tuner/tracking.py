@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import Infrastructure
-from trainer.home import nml_home
+from trainer.process.home import nml_home
 from trainer.tracking import tracking_uri
 from trainer.tracking_run import About, ended_as
 from trainer.tracking_thread import BackgroundRun, describe

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.callbacks import Callback, Result, RunInfo
-from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput, TrainerError
-from trainer.threads import wait_politely
+from trainer.files.documents import read_document
+from trainer.process.threads import wait_politely
 from tuner.config import SweepSpec, parse_sweep, trial_spec
 from tuner.journal import run_directory
 from tuner.messages import packed
@@ -50,7 +50,7 @@ def train(sweep: Path, number: int, changes: dict[str, Any], memory: int | None,
     Raises:
         Infrastructure: disk or memory map failed; the driver may try again. Other failures are sent, not raised.
     """
-    from trainer.graph import Graph
+    from trainer.data.graph import Graph
     from trainer.loop import fit
     from trainer.planning.cpus import usable_cpus
     from trainer.planning.memory import usable_memory

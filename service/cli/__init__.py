@@ -26,7 +26,7 @@ from service.cli import (
     watch,
 )
 from trainer.errors import TrainerError
-from trainer.threads import wait_politely
+from trainer.process.threads import wait_politely
 
 app = typer.Typer(
     name="nml",

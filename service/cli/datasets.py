@@ -18,8 +18,8 @@ from service.cli.push import push
 from service.cli.pushed import pushed, unpush
 from service.cli.report import result_console
 from trainer.config import DataSpec, parse_spec
-from trainer.documents import apply_overrides
 from trainer.errors import InvalidInput
+from trainer.files.documents import apply_overrides
 
 app = typer.Typer(
     help="List the graphs that can be named; import your own; check imported ones; send one to the service, see what "
@@ -37,7 +37,7 @@ def list_all(
     """List the graphs that can be named. Imported ones are data.name=imported, data.imported=NAME in a spec."""
     if context.invoked_subcommand is not None:
         return
-    from trainer.datasets import catalog
+    from trainer.data.datasets import catalog
 
     entries = [asdict(entry) for entry in catalog()]
     if as_json:
@@ -93,8 +93,8 @@ def import_(
 def verify(name: Annotated[str, typer.Argument(help="a graph that was imported")]) -> None:
     """Read every file of an imported graph and compare it with its checksum."""
     from trainer.data import store
-    from trainer.datasets import find_imported
-    from trainer.home import nml_home
+    from trainer.data.datasets import find_imported
+    from trainer.process.home import nml_home
 
     place = find_imported(name, nml_home())
     with _progress() as progress:

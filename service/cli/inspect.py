@@ -19,7 +19,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Judge the embeddings of a finished run again. The run itself is not changed."""
-    from trainer.evaluate import evaluate_run
+    from trainer.evaluation.evaluate import evaluate_run
 
     quality = evaluate_run(run, protocol=protocol)
     if as_json:

@@ -141,7 +141,7 @@ def write_npy(path: Path, array: np.ndarray) -> None:
     """
     import numpy as np
 
-    from trainer.run.atomic import write_atomically
+    from trainer.files.atomic import write_atomically
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:

@@ -14,8 +14,8 @@ import typer
 from service.cli.connect import KeyOption, UrlOption, connected, say
 from service.cli.embeddings import JsonOption, RefArgument
 from service.cli.neighbors import neighbors_document, print_neighbors, print_vectors, write_npy
-from trainer.documents import read_document
 from trainer.errors import InvalidInput
+from trainer.files.documents import read_document
 
 if TYPE_CHECKING:
     from service.client import Classified
@@ -132,7 +132,7 @@ def _as_csv(found: Classified) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from trainer.run.atomic import write_atomically
+    from trainer.files.atomic import write_atomically
 
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8", newline="")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.cli.sweep_table import first_line, trial_table
-from trainer.documents import value_at
+from trainer.files.documents import value_at
 from tuner.config import SweepSpec
 from tuner.journal import TrialRecord
 from tuner.results import JUDGED_BY, best_changes, best_trial, labels, protocol_line, ranked, shown, value_of

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from service.cli.train import assemble
-from trainer.documents import apply_overrides, read_document, set_value, value_at
 from trainer.errors import InvalidInput
+from trainer.files.documents import apply_overrides, read_document, set_value, value_at
 from tuner.config import SweepSpec, parse_sweep
 from tuner.space import Choice, Dimension, Grid, Integer, is_number
 

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trainer.documents import value_at
+from trainer.files.documents import value_at
 from tuner.config import SweepSpec, sweep_hash
 from tuner.journal import Event, TrialRecord, apply
 from tuner.results import best_trial, labels, ranked, shown, value_of

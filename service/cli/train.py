@@ -13,8 +13,8 @@ from service.cli.progress import JsonLines, PlainLines, ProgressBar
 from service.cli.report import print_result
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.documents import apply_overrides, read_document
 from trainer.errors import InvalidInput
+from trainer.files.documents import apply_overrides, read_document
 from trainer.presets import DEFAULT_PRESET, preset_document
 
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 3 invalid spec or data, 4 out of memory, 5 infrastructure, 6 cancelled."

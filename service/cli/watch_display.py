@@ -12,7 +12,7 @@ import typer
 from service.cli.connect import say
 from service.cli.progress import PlainLines, ProgressBar
 from service.cli.sweep_table import Standing, watching
-from trainer.documents import value_at
+from trainer.files.documents import value_at
 from tuner.config import parse_sweep
 
 if TYPE_CHECKING:

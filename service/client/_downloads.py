@@ -21,7 +21,7 @@ import httpx
 from service.client._errors import ApiError, Unreachable
 from service.client._wire import CONNECT_SECONDS, Wire
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sync, write_atomically
+from trainer.files.atomic import sync, write_atomically
 
 FIRST_BYTE_SECONDS = 900.0  # of silence before an answer: a Parquet file is written when it is first asked for
 BODY_SECONDS = 60.0  # of silence within it: the connection is lost, and taken up anew

@@ -14,7 +14,7 @@ from service.settings import Settings
 from service.store import Store
 from service.store.errors import InUse, NotFound
 from service.store.records import Dataset
-from trainer.datasets import DatasetInfo, imported_directory, imported_info, imported_names, known_everywhere
+from trainer.data.datasets import DatasetInfo, imported_directory, imported_info, imported_names, known_everywhere
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # as data.imported
 

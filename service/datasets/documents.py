@@ -12,7 +12,7 @@ from service.api.schemas import Document, Moment
 from service.api.views import moment
 from service.datasets.imports import ABOUT
 from service.store.records import Dataset
-from trainer.datasets import DatasetInfo, imported_directory
+from trainer.data.datasets import DatasetInfo, imported_directory
 
 
 class Degree(Document):

@@ -17,7 +17,7 @@ from pydantic import ValidationError, create_model
 
 from service.datasets.refusal import Refused, unusable
 from trainer.config import DatasetName, FilesSpec, Spec
-from trainer.datasets import imported_directory
+from trainer.data.datasets import imported_directory
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"  # no dot: what comes after one is the version
 REF = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}\.[0-9a-f]{12}$"

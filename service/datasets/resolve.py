@@ -14,7 +14,7 @@ from service.settings import Settings
 from service.store import Store
 from service.store.records import Dataset
 from trainer.config import DataSpec
-from trainer.datasets import imported_names
+from trainer.data.datasets import imported_names
 from trainer.errors import InvalidInput
 from trainer.planning.shape import GraphShape, shape_of_data
 

@@ -23,7 +23,7 @@ from service.discarded import sweep_discarded
 from service.settings import Settings
 from service.store import Store
 from service.store.records import ACTIVE
-from trainer.run.atomic import sync
+from trainer.files.atomic import sync
 
 LEFT_SECONDS = 86_400.0  # after which a folder that nobody writes to and no import needs was left by a killed process
 _ID = re.compile(r"[0-9a-f]{32}")

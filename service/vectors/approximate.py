@@ -29,7 +29,7 @@ from service.vectors.exact import Floats, Rows, Vectors, load_faiss, nearest, re
 from service.vectors.layout import IndexKind, index_files
 from service.vectors.table import Table
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sha256, write_atomically, write_json
+from trainer.files.atomic import sha256, write_atomically, write_json
 
 GOAL = 0.95  # of recall@10: an index below it is used only if it is asked for by name
 RECALL = 0.96  # aimed at on the sample, for 500 queries tell the recall to about half a percent

@@ -37,7 +37,7 @@ from service.vectors.layout import (
 )
 from service.vectors.mapped import map_npy, pieces, write_npy
 from trainer.errors import Infrastructure, InvalidInput, NonFinite
-from trainer.run.atomic import sha256, sync
+from trainer.files.atomic import sha256, sync
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
@@ -54,7 +54,7 @@ def build_version(
     first has made.
 
     Args:
-        export: a run's embeddings folder (trainer.run.export).
+        export: a run's embeddings folder (trainer.export.embeddings).
         spec_file: the run's spec.json.
         progress: told what is being done, and the share of it that is done.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from service.vectors.layout import DOWNLOAD, IdType
 from service.vectors.mapped import release
 from service.vectors.table import Table
-from trainer.run.atomic import sync
+from trainer.files.atomic import sync
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from typing import Any
 
 import trainer
 from trainer.config import parse_spec
-from trainer.documents import apply_overrides
+from trainer.files.documents import apply_overrides
 from trainer.presets import preset_document
 
 VARIANTS = {"nml-official": [], "uniform": ["metric.kind=uniform"], "cosine": ["metric.kind=cosine"]}

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from dense import PublishedModel, published_loss
 
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
-from trainer.datasets import load
-from trainer.documents import apply_overrides
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 from trainer.errors import TrainerError
-from trainer.graph import Graph
+from trainer.files.documents import apply_overrides
 from trainer.loss import nml_loss
 from trainer.methods import build_method
 from trainer.nn.contrast import contrast

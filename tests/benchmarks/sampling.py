@@ -18,10 +18,10 @@ import time
 import torch
 
 from trainer.config import DataSpec, SyntheticSpec
-from trainer.data.synthetic import generate
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
+from trainer.data.sources.synthetic import generate
 from trainer.errors import TrainerError
-from trainer.graph import Graph
 from trainer.sampling import csr
 from trainer.sampling.backends import available
 from trainer.sampling.batches import Batches

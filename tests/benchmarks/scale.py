@@ -63,7 +63,7 @@ def one_epoch(nodes: int) -> dict[str, Any]:
     """A whole run of one epoch in scope batch, evaluation included."""
     import trainer
     from trainer.config import parse_spec
-    from trainer.datasets import load
+    from trainer.data.datasets import load
     from trainer.planning.memory import peak_rss
     from trainer.run.directory import read_events
 
@@ -99,7 +99,7 @@ def exact(options: argparse.Namespace) -> None:
 
 def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     from trainer.config import DataSpec, parse_spec
-    from trainer.datasets import load
+    from trainer.data.datasets import load
     from trainer.methods import build_method
     from trainer.planning.memory import peak_rss
     from trainer.presets import preset_document
@@ -172,10 +172,10 @@ def import_tables(folder: str) -> dict[str, Any]:
 
 def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]:
     from trainer.config import parse_spec
-    from trainer.datasets import load
+    from trainer.data.datasets import load
+    from trainer.export.embeddings import export_embeddings
     from trainer.methods import build_method
     from trainer.planning.memory import peak_rss
-    from trainer.run.export import export_embeddings
     from trainer.training.step import take_step
 
     sampling = {"negatives": "batch", "batch_size": 2048, "num_neighbors": [10, 10]}

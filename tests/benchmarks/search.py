@@ -26,7 +26,7 @@ from service.vectors.approximate import build_index
 from service.vectors.building import build_version
 from service.vectors.search import Searcher
 from service.vectors.table import Table
-from trainer.run.atomic import sha256
+from trainer.files.atomic import sha256
 
 VERSION = "01k9bench00000000000000000"
 CENTRES = 1000

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.graph import Graph
+from trainer.data.graph import Graph
 from tuner.config import parse_sweep
 from tuner.sweep import run_sweep
 

@@ -22,7 +22,7 @@ from scipy.stats import kendalltau, spearmanr
 
 import trainer
 from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.documents import apply_overrides
+from trainer.files.documents import apply_overrides
 from trainer.presets import preset_document
 from tuner.config import SweepSpec, best_spec, parse_sweep
 from tuner.journal import TrialRecord, read_sweep

@@ -22,7 +22,7 @@ from tests.cluster.work import (
     sweep_spec,
 )
 from trainer.config import parse_spec
-from trainer.datasets import load
+from trainer.data.datasets import load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_500)]
 EPOCHS = 30

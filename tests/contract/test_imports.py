@@ -20,11 +20,11 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
     "tuner": {"service", "fastapi", "starlette", "uvicorn"},
 }
 PURE = (
-    "trainer.config", "trainer.documents", "trainer.presets", "trainer.errors", "trainer.callbacks", "trainer.threads",
-    "trainer.home", "trainer.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
-    "trainer.run.atomic", "trainer.run.journal", "trainer.process", "trainer.inference.frames",
-    "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space",
-    "tuner.journal", "tuner.results",
+    "trainer.config", "trainer.files.documents", "trainer.presets", "trainer.errors", "trainer.callbacks",
+    "trainer.data.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
+    "trainer.files.atomic", "trainer.run.journal", "trainer.process", "trainer.inference.frames",
+    "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space", "tuner.journal",
+    "tuner.results",
 )  # fmt: skip
 HEAVY = {
     "torch", "torch_geometric", "ray", "mlflow", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "optuna",
@@ -128,7 +128,7 @@ def test_checker_tells_allowed_from_forbidden(file, source, allowed):
 
 LIGHT = (
     "trainer", "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "tuner", "tuner.config",
-    "tuner.journal", "tuner.results", "tuner.sweep", "trainer.datasets", "trainer.planning.plan",
+    "tuner.journal", "tuner.results", "tuner.sweep", "trainer.data.datasets", "trainer.planning.plan",
     "trainer.planning.shape", "service", "service.cli", "service.app", "service.client", "service.dispatch.dispatcher",
     "service.dispatch.supervisor",
 )  # fmt: skip

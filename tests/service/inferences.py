@@ -17,9 +17,9 @@ from service.settings import Settings
 from service.vectors.building import build_version
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, alive
 from trainer.config import TrainSpec
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.export.embeddings import export_embeddings
 from trainer.nn.encoder import Encoder
-from trainer.run.export import export_embeddings
 
 VERSION = "01k9vect0rs000000000000000"
 SPEC = {"encoder": {"hidden": 16, "dim": 8}, "data": {"name": "synthetic", "features": "zscore", "synthetic": {

@@ -71,7 +71,7 @@ def test_own_files_come_back_under_their_own_ids(tmp_path):
 
 
 def test_threads_sleep_at_barriers_unless_the_user_says_otherwise(monkeypatch):
-    from trainer.threads import wait_politely
+    from trainer.process.threads import wait_politely
 
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     wait_politely()

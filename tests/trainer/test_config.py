@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.documents import apply_overrides, read_document
 from trainer.errors import InvalidInput
+from trainer.files.documents import apply_overrides, read_document
 from trainer.presets import PRESETS, PUBLISHED, preset_document, preset_spec
 
 

@@ -19,9 +19,9 @@ from tests.trainer.held_run import start, wait_for_event
 from trainer.callbacks import Callback, Signal
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
+from trainer.export.embeddings import read_embeddings
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.run.directory import read_events
-from trainer.run.export import read_embeddings
 from trainer.training.interruption import translated_failures
 
 DOCUMENT = {

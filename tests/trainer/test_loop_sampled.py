@@ -13,8 +13,8 @@ import trainer
 from tests.trainer.held_run import let_go, start, wait_for_event
 from trainer.callbacks import Callback
 from trainer.config import parse_spec, spec_hash
+from trainer.data.datasets import load
 from trainer.data.importing.graph import import_graph
-from trainer.datasets import load
 from trainer.errors import Cancelled
 from trainer.run.directory import read_events
 

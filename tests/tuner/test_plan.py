@@ -6,7 +6,7 @@ import pytest
 
 from tests.tuner.sweeps import SPACE, small_sweep
 from trainer.config import SyntheticSpec
-from trainer.data.synthetic import generate
+from trainer.data.sources.synthetic import generate
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
 from trainer.planning.shape import shape_of
 from tuner import plan

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.tuner.sweeps import BASE, poison, small_sweep
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+from trainer.files.atomic import write_json
 from trainer.loop import fit
-from trainer.run.atomic import write_json
 from trainer.run.directory import RunDirectory, read_events
 from tuner.config import best_spec, trial_spec
 from tuner.data import prepare

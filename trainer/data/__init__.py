@@ -1,1 +1,1 @@
-"""Where graphs come from: built-in, public and generated sets, and the user's own files."""
+"""The graph: what it is, where it comes from, how it is stored, and the random streams that everything draws from."""

@@ -1,4 +1,4 @@
-"""Edges that training never sees, kept to judge embeddings without labels (trainer/quality/links.py).
+"""Edges that training never sees, kept to judge embeddings without labels (trainer/evaluation/links.py).
 
 Whether the pair {i, j} is held out is a hash of the seed and of i < j: the same on every machine and in every worker,
 and the same for both directions of an edge. Edges are read by pieces, so a memory-mapped graph costs new edge arrays in
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.data.mapped import PIECE_BYTES
+from trainer.data.graph import Graph
+from trainer.data.seeds import BITS, hashed_array, key
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
-from trainer.seeds import BITS, hashed_array, key
+from trainer.files.mapped import PIECE_BYTES
 
 Ints = NDArray[np.int64]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.manifest import FORMAT
-from trainer.data.mapped import Maps, pieces
-from trainer.run.atomic import sha256
+from trainer.files.atomic import sha256
+from trainer.files.mapped import Maps, pieces
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is, from 0 to 1
 Arrays = Mapping[str, NDArray[Any]]

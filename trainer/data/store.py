@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.features import csr
+from trainer.data.graph import SPLITS, Graph
 from trainer.data.manifest import not_a_graph, read_manifest
-from trainer.data.mapped import Maps
-from trainer.data.npy import write_npy
 from trainer.data.seal import Progress, checksums_of, fingerprint, seal, tell
-from trainer.data.whole_directory import whole_directory
 from trainer.errors import InvalidInput
-from trainer.graph import SPLITS, Graph
+from trainer.files.mapped import Maps
+from trainer.files.npy import write_npy
+from trainer.files.whole_directory import whole_directory
 
 Arrays = dict[str, NDArray[Any]]
 

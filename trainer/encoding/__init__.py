@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from trainer.config import TrainSpec
+from trainer.data.graph import Graph
 from trainer.encoding.pair import Encoding
 from trainer.encoding.whole import WholeGraph
-from trainer.graph import Graph
 from trainer.nn.encoder import Encoder
 from trainer.parallel.team import Team
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from trainer.data.seeds import generator
 from trainer.encoding.pair import Encoding, Pair
 from trainer.encoding.sampled import EpochViews, SampledGraph, SampledPair
-from trainer.seeds import generator
 
 
 class CachedGraph(Encoding):

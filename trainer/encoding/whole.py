@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from trainer.config import TrainSpec
+from trainer.data.graph import Graph
+from trainer.data.seeds import generator
 from trainer.encoding.pair import Encoding, Pair
-from trainer.graph import Graph
 from trainer.nn.encoder import Encoder, Features
 from trainer.nn.sparse import SparseOperator
 from trainer.nn.views import Propagation, View, draw_augmentations
-from trainer.seeds import generator
 
 
 class WholeGraph(Encoding):

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from trainer.errors import Infrastructure, InvalidInput, TrainerError
-from trainer.home import nml_home
 from trainer.inference import frames
 from trainer.inference.address import parse_address, token_from
-from trainer.threads import wait_politely
+from trainer.process.home import nml_home
+from trainer.process.threads import wait_politely
 
 if TYPE_CHECKING:
     from trainer.inference.version import Versions

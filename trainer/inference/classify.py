@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.data.seeds import generator
 from trainer.errors import InvalidInput
+from trainer.evaluation.rows import Rows
 from trainer.inference.effort import PER_CLASS, Effort, check_predictions, effort, most_rows
 from trainer.inference.logistic import Scaling, fit, loss, probabilities
-from trainer.quality.rows import Rows
-from trainer.seeds import generator
 
 MOST_LABELS = 100_000
 MOST_CLASSES = 1_000

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.data.edges import merge
-from trainer.data.mapped import take
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+from trainer.export.sums import adjacency, parts
+from trainer.files.mapped import take
 from trainer.nn.sparse import row_of_entry
-from trainer.run.sums import adjacency, parts
 
 MOST_ENTRIES = 20_000_000  # edges read for one request; about 40 bytes each while they are sorted
 _AT_ONCE = 1_000_000  # edges read at a time

@@ -1,7 +1,7 @@
 """Multinomial logistic regression on a few thousand rows: one convex problem, one answer.
 
 Minimises mean cross-entropy + decay/2 · ‖W‖² (the bias does not decay) by L-BFGS. The probe of training
-(trainer.quality.probe) stops Adam where validation nodes say so, which takes hundreds of passes and labels to spare;
+(trainer.evaluation.probe) stops Adam where validation nodes say so, which takes hundreds of passes and labels to spare;
 here somebody waits for the answer, and labels are few.
 """
 

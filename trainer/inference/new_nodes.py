@@ -1,8 +1,8 @@
 """Embeddings of nodes that came after training: what the trainer's export would give on the graph with them in it.
 
 H(k+1) = σ(Â H(k) W(k) + b(k)) for the new nodes and, before, for all that they depend on, with Â of the whole extended
-graph (trainer.inference.extended). The dense half and the order of products are those of trainer.run.layerwise, the
-sums those of trainer.run.sums; no earlier embedding is reused, since new edges change those of known neighbours too.
+graph (trainer.inference.extended). The dense half and the order of products are those of trainer.export.layerwise, the
+sums those of trainer.export.sums; no earlier embedding is reused, since new edges change those of known neighbours too.
 
 Memory: about 64 MB, 40 bytes an edge that is read, and the hidden rows of the neighbours, at most MOST_VALUES.
 """
@@ -17,15 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.data.mapped import take
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+from trainer.export.layerwise import Layers, layers_of
+from trainer.export.scratch import Table
+from trainer.export.sums import ENTRY_BYTES, Source, aggregate, sparse_times
+from trainer.files.mapped import take
 from trainer.inference.extended import Neighbourhood, neighbourhood, new_edges
 from trainer.inference.features import Preparation, features_of
 from trainer.nn.encoder import Encoder
-from trainer.run.layerwise import Layers, layers_of
-from trainer.run.scratch import Table
-from trainer.run.sums import ENTRY_BYTES, Source, aggregate, sparse_times
 
 MOST_NODES = 100_000
 MOST_VALUES = 250_000_000  # numbers in the hidden rows of one layer: a gigabyte
@@ -39,7 +39,7 @@ def embed_new_nodes(
     """Vectors of m new nodes, [m, dim].
 
     Args:
-        graph: what the encoder was trained on, as `trainer.datasets.load` gives it. Never written to.
+        graph: what the encoder was trained on, as `trainer.data.datasets.load` gives it. Never written to.
         arrays: features [m, F] (or indptr, indices, values, widths), edge_node, edge_other, edge_weight,
             edge_direction [E], replaces [m]; what they mean: `new_edges`, `features_of`. Edges, `replaces` and `widths`
             may be left out.

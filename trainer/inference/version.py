@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import DataSpec, TrainSpec, parse_spec
-from trainer.data import public
-from trainer.datasets import load
-from trainer.documents import read_document
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
+from trainer.data.sources import public
 from trainer.errors import Infrastructure, InvalidInput, TrainerError
-from trainer.graph import Graph
-from trainer.home import nml_home
+from trainer.export.embeddings import ENCODER_FILE, read_encoder
+from trainer.export.layerwise import model_digest
+from trainer.files.documents import read_document
 from trainer.inference.features import Preparation, standardisation
 from trainer.nn.encoder import Encoder
-from trainer.run.export import ENCODER_FILE, read_encoder
-from trainer.run.layerwise import model_digest
+from trainer.process.home import nml_home
 
 KEPT = 2  # versions in memory at a time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.config import TrainSpec
-from trainer.graph import Graph
+from trainer.data.graph import Graph
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.parallel.team import Team

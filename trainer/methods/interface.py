@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import TrainSpec
-from trainer.graph import Graph
+from trainer.data.graph import Graph
 from trainer.nn.encoder import Encoder
 from trainer.parallel.team import Team
 
@@ -36,7 +36,7 @@ class Loss:
 
 
 class Method(nn.Module, ABC):
-    """One way of learning node embeddings. All randomness comes from trainer.seeds, so state is weights only."""
+    """One way of learning node embeddings. All randomness comes from trainer.data.seeds, so state is weights only."""
 
     encoder: Encoder
     optimisers: dict[str, torch.optim.Optimizer]  # "encoder" is stepped by the loop, others by the method itself

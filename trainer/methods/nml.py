@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from trainer.config import TrainSpec
+from trainer.data.graph import Graph
+from trainer.data.seeds import generator
 from trainer.encoding import build_encoding
 from trainer.encoding.pair import Pair
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.methods.bank import Bank
 from trainer.methods.interface import Loss, Method
+from trainer.methods.weights import weight_report
 from trainer.nn.contrast import Terms, contrast, contrast_with_bank
 from trainer.nn.encoder import Encoder
 from trainer.nn.metric import FactorMetric, build_metric, factors_in_pieces
 from trainer.nn.rowwise import contrast_rowwise
 from trainer.nn.tiled import TileMemory
 from trainer.parallel.team import Team
-from trainer.quality.weights import weight_report
-from trainer.seeds import generator
 
 DIAGNOSED_ANCHORS = 512
 

@@ -1,7 +1,7 @@
 """The graph encoder E: H⁽ᵏ⁺¹⁾ = σ(Â H⁽ᵏ⁾ W⁽ᵏ⁾ + b⁽ᵏ⁾), no activation after the last layer.
 
-Â comes normalised from outside (trainer.nn.views, trainer.nn.blocks), so the same layer serves views, the clean graph
-and sampled batches with whole-graph degrees.
+Â comes normalised from outside (trainer.nn.views, trainer.encoding.batch_view), so the same layer serves views, the
+clean graph and sampled batches with whole-graph degrees.
 """
 
 from __future__ import annotations

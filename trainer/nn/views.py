@@ -1,8 +1,8 @@
 """Augmented views: dropped edges and masked feature columns (methods 1.3), as decisions rather than copies.
 
-Whether a view keeps an edge is a hash of the view's key and the edge (trainer.seeds), so the whole graph, a sampled
-batch and another worker all see the same view, and no mask over all edges is ever stored. A view normalises on its own
-degrees, over all of its kept edges, outside the layer.
+Whether a view keeps an edge is a hash of the view's key and the edge (trainer.data.seeds), so the whole graph, a
+sampled batch and another worker all see the same view, and no mask over all edges is ever stored. A view normalises on
+its own degrees, over all of its kept edges, outside the layer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from trainer.config import AugmentSpec
 from trainer.data.features import csr
+from trainer.data.seeds import BITS, generator, hashed, key
 from trainer.nn.sparse import SparseOperator, pointer, row_of_entry, transpose_order
-from trainer.seeds import BITS, generator, hashed, key
 
 
 @dataclass(frozen=True)

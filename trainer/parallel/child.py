@@ -23,7 +23,7 @@ from typing import Any
 
 from trainer import errors
 from trainer.errors import Infrastructure, TrainerError
-from trainer.run.atomic import write_json
+from trainer.files.atomic import write_json
 
 SHUTDOWN_SECONDS = 20.0  # for Ray to end its processes
 _ROOM = ".ray-"

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from trainer.errors import Infrastructure, InvalidInput
+from trainer.files.atomic import write_json
 from trainer.parallel.connection import LOCAL
-from trainer.run.atomic import write_json
 
 # Ray gives the processes of a node 30 s to come up, whatever its settings say: too little for a cold disk or a busy
 # machine. What it says then:

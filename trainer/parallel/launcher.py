@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer import version
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.parallel.child import main
 from trainer.parallel.cluster import connected
 from trainer.parallel.connection import LOCAL
+from trainer.process.version import version
 
 _LOST_CONNECTION = ("Connection closed", "Connection reset", "Broken pipe")  # gloo's and NCCL's words
 GROUP_SECONDS = 7_200  # longest wait of one worker for another; the death of a worker is noticed by Ray, not by this

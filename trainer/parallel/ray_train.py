@@ -16,11 +16,11 @@ from typing import Any
 
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled
+from trainer.files.atomic import write_json
 from trainer.parallel.child import clear_rooms, launched, meeting_place, raise_failure
 from trainer.parallel.connection import python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
 from trainer.parallel.stop import clear_stop, request_stop
-from trainer.run.atomic import write_json
 
 POLL_SECONDS = 0.2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from trainer.run.atomic import write_atomically
+from trainer.files.atomic import write_atomically
 
 Stop = Literal["finish", "cancel"]
 _NAME = ".stop"

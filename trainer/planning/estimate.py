@@ -43,12 +43,12 @@ _TEAM = 150 * 10**6  # Ray and torch.distributed, where there are several worker
 _FRAGMENTS = 1.25  # what malloc does not give back between steps where arrays are below 32 MB; 1.0 to 1.4 measured
 _DIAGNOSED = 512  # anchors, trainer.methods.nml
 _COMPARED_UP_TO = 20_000  # nodes, trainer.training.finish
-_DRAWN_PAIRS = 10_000  # nodes, trainer.quality.figures
-_FULL_KMEANS = 20_000  # nodes, trainer.quality.clustering
-_LINK_PAIRS = 100_000  # of held-out edges, trainer.quality.links
+_DRAWN_PAIRS = 10_000  # nodes, trainer.evaluation.figures
+_FULL_KMEANS = 20_000  # nodes, trainer.evaluation.clustering
+_LINK_PAIRS = 100_000  # of held-out edges, trainer.evaluation.links
 _BANK_ROWS = 65_536  # trainer.methods.bank
 _ROWWISE = 64 * MB  # trainer.nn.rowwise
-_EXPORT = 256 * MB  # trainer.run.layerwise
+_EXPORT = 256 * MB  # trainer.export.layerwise
 _SPARSE_COST = 16  # trainer.nn.encoder
 
 
@@ -128,7 +128,7 @@ def _runtime(spec: TrainSpec) -> int:
 
 
 def _graph(spec: TrainSpec, shape: GraphShape) -> float:
-    """trainer.graph: indptr, indices, labels, ids; weights where there are any.
+    """trainer.data.graph: indptr, indices, labels, ids; weights where there are any.
 
     Of a mapped graph nothing, unless edges are held out: then what is left of its edges is in memory.
     """
@@ -177,7 +177,7 @@ def _whole_views(spec: TrainSpec, shape: GraphShape) -> float:
 
 
 def _batch_views(spec: TrainSpec, shape: GraphShape, reach: Reach) -> float:
-    """trainer.sampling and trainer.nn.blocks: one batch, its two views, its features; degrees of all nodes."""
+    """trainer.sampling and trainer.encoding.batch_view: one batch, two views, its features; degrees of all nodes."""
     b, n, edges = _width(spec), reach.nodes, reach.edges[-1]
     over_all_nodes = (2 * b + 8 + 4 + 4) * shape.nodes + 16 * MB  # two views' degrees, order, places; slices of edges
     batch = 8 * n + 24 * edges  # n_id, source, target, e_id
@@ -278,7 +278,7 @@ def _bank(spec: TrainSpec, shape: GraphShape) -> float:
 
 
 def _export(spec: TrainSpec, shape: GraphShape) -> float:
-    """trainer.run.layerwise: a buffer shared out among rows, entries and a table; measured, the first two fill half."""
+    """trainer.export.layerwise: a buffer for rows, entries and a table; measured, the first two fill half."""
     b, n = _width(spec), shape.nodes
     widest = max(_widths(spec, shape)[1:])
     table = b * n * widest
@@ -289,7 +289,7 @@ def _export(spec: TrainSpec, shape: GraphShape) -> float:
 
 
 def _evaluation(spec: TrainSpec, shape: GraphShape) -> float:
-    """trainer.evaluate: one judgement after the other, each on a sample; then figures."""
+    """trainer.evaluation.evaluate: one judgement after the other, each on a sample; then figures."""
     asked, n, d = spec.evaluation, shape.nodes, spec.encoder.dim
     pieces = 40.0 * MB + 32 * d * d + 24 * 2_048 * d  # a piece of the table in float64; moments; uniformity's sample
     needs = [pieces]

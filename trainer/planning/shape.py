@@ -23,15 +23,15 @@ from trainer.config import DataSpec, FilesSpec, SyntheticSpec
 from trainer.data.manifest import not_a_graph, read_manifest
 from trainer.data.sparsity import SPARSE_BELOW
 from trainer.errors import InvalidInput
-from trainer.home import nml_home
+from trainer.process.home import nml_home
 
 if TYPE_CHECKING:
-    from trainer.graph import Graph
+    from trainer.data.graph import Graph
 
 # Non-zero features of the public sets that are stored sparse; the others are dense.
 _NONZEROS = {"cora": 49_216, "citeseer": 105_165, "pubmed": 988_031, "cs": 1_092_079, "physics": 1_137_311}
 _UNKNOWN_CLASSES = 20  # where there are labels, but how many kinds is known only after reading them
-_DRAWN_AT_ONCE = 1 << 22  # features, trainer.data.synthetic
+_DRAWN_AT_ONCE = 1 << 22  # features, trainer.data.sources.synthetic
 _COUNTED_AT_ONCE = 1 << 20  # bytes of a CSV file
 _DTYPE = re.compile(r"[<|]([biufU])(\d+)")  # as numpy writes types: kind, and bytes or, of text, characters
 
@@ -99,7 +99,7 @@ def _without_held_out(shape: GraphShape, share: float) -> GraphShape:
 
 def _imported(name: str, home: Path) -> GraphShape:
     """From manifest.json; of the arrays themselves only how long their files are, so it costs nothing to ask."""
-    from trainer.datasets import find_imported, imported_directory
+    from trainer.data.datasets import find_imported, imported_directory
 
     directory = imported_directory(name, home)
     if not (directory / "manifest.json").is_file():
@@ -132,8 +132,8 @@ def _stored(directory: Path, key: str, form: Mapping[str, Any]) -> int:
 
 
 def _named(name: str, home: Path) -> GraphShape:
-    from trainer.data.public import SETS, cache_path
-    from trainer.datasets import DIGITS
+    from trainer.data.datasets import DIGITS
+    from trainer.data.sources.public import SETS, cache_path
 
     known = SETS.get(name)
     counts = DIGITS if known is None else (known.nodes, known.edges, known.features, known.classes)
@@ -156,7 +156,7 @@ def _synthetic(spec: SyntheticSpec) -> GraphShape:
     nonzeros = round(nodes * per_node)
     edges = 2 * min(round(nodes * spec.degree / 2), nodes * (nodes - 1) // 2)
     sparse = nonzeros <= SPARSE_BELOW * nodes * columns
-    # trainer.data.synthetic draws edges, then features by chunks, and the graph is made of both.
+    # trainer.data.sources.synthetic draws edges, then features by chunks, and the graph is made of both.
     drawn = 56 * min(_DRAWN_AT_ONCE, nodes * draws) + 12 * nonzeros
     loading = max(32 * edges, 8 * edges + drawn)
     return GraphShape(
@@ -196,7 +196,7 @@ def _npz(spec: FilesSpec) -> GraphShape:
 
 
 def _tables(spec: FilesSpec) -> GraphShape:
-    from trainer.data.tables import open_tables
+    from trainer.data.sources.tables import open_tables
 
     tables = open_tables(spec)
     nodes, listed = _rows(tables.nodes.path), _rows(tables.edges.path)

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from trainer.config import explain
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
-from trainer.home import nml_home
+from trainer.process.home import nml_home
 from trainer.process.outcome import exit_code_for
-from trainer.threads import wait_politely
+from trainer.process.threads import wait_politely
 
 Document = TypeVar("Document")
 

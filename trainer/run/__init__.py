@@ -1,1 +1,1 @@
-"""A run is a directory: its layout, its checkpoints and its exported embeddings (design section 2)."""
+"""A run is a directory: who may train in it, what has happened there, and its checkpoints (design section 2)."""

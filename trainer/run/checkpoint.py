@@ -1,7 +1,7 @@
 """Checkpoints: weights and optimiser state as safetensors, the rest as JSON, one directory each, complete or absent.
 
 Random streams are named by (seed, purpose, epoch, step), so the place in the run *is* the generator state
-(trainer.seeds). A checkpoint may be taken in the middle of an epoch that has many steps.
+(trainer.data.seeds). A checkpoint may be taken in the middle of an epoch that has many steps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trainer.files.atomic import sha256, sync, write_json
 from trainer.methods.interface import Method
-from trainer.run.atomic import sha256, sync, write_json
 from trainer.training.step import EpochFigures
 
 log = logging.getLogger("trainer")

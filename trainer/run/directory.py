@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.documents import read_document
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import write_json
+from trainer.files.atomic import write_json
+from trainer.files.documents import read_document
 
 
 class RunDirectory:

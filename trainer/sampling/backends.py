@@ -26,8 +26,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NeighborSampler, NodeSamplerInput, SamplerOutput
 
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.sampling.csr import CsrSampler, check_num_neighbors
 
 BACKENDS = ("csr", "torch-sparse", "pyg-lib")

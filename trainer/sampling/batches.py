@@ -21,10 +21,10 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
+from trainer.data.graph import Graph
+from trainer.data.seeds import generator, key
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.sampling.backends import build_sampler
-from trainer.seeds import generator, key
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
+from trainer.data.graph import Graph
+from trainer.data.seeds import BITS, hashed_array
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
-from trainer.seeds import BITS, hashed_array
 
 Ints = NDArray[np.int64]
 DRAW_BITS = 14  # of a hash's index; the rest is the node
@@ -41,7 +41,7 @@ class CsrSampler(BaseSampler):
 
     Args:
         num_neighbors: in-edges per node and hop, -1 for all.
-        key: names the draws, see `trainer.seeds.key`; set it anew for each batch that should draw differently.
+        key: names the draws, see `trainer.data.seeds.key`; set it anew for each batch that should draw differently.
 
     Raises:
         InvalidInput: a fan-out that is neither -1 nor from 1 to MAX_DRAWS.

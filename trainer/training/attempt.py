@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from trainer import version
 from trainer.config import TrainSpec
+from trainer.data.graph import Graph
 from trainer.errors import Cancelled
-from trainer.graph import Graph
+from trainer.evaluation.watch import watch
 from trainer.methods import build_method
 from trainer.parallel.stop import Stop
 from trainer.parallel.team import Team
 from trainer.planning.memory import peak_rss
 from trainer.planning.plan import Plan
-from trainer.quality.watch import watch
+from trainer.process.version import version
 from trainer.run.checkpoint import load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory
 from trainer.training.finish import finish

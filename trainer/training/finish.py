@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from trainer import version
 from trainer.config import TrainSpec
+from trainer.data.graph import Graph
+from trainer.data.seeds import generator
 from trainer.errors import Cancelled
-from trainer.evaluate import evaluate
-from trainer.graph import Graph
+from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.figures import draw_all
+from trainer.export.embeddings import export_embeddings
+from trainer.export.layerwise import embed_layerwise, model_digest
+from trainer.files.atomic import write_json
 from trainer.nn.encoder import Encoder
 from trainer.parallel.stop import Stop
 from trainer.planning.memory import peak_rss
 from trainer.planning.plan import Plan
-from trainer.quality.figures import draw_all
-from trainer.run.atomic import write_json
+from trainer.process.version import version
 from trainer.run.directory import RunDirectory
-from trainer.run.export import export_embeddings
-from trainer.run.layerwise import embed_layerwise, model_digest
-from trainer.seeds import generator
 
 COMPARED_UP_TO = 20_000  # nodes; beyond, figures do not show the untrained encoder, which would cost a second export
 SECONDS_BETWEEN_EVENTS = 2.0

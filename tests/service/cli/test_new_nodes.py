@@ -52,7 +52,7 @@ def table(live: Live) -> np.ndarray:
 
 def in_place(node: int) -> dict:
     """A node of the graph as it is there, for a request that puts it in its own place."""
-    from trainer.datasets import load
+    from trainer.data.datasets import load
 
     graph = load(parse_spec(SMALL).data)
     sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
@@ -91,7 +91,7 @@ def test_new_nodes_come_with_vectors_and_neighbours(table: np.ndarray, tmp_path:
 
 
 def test_labels_of_some_give_labels_of_others(live: Live, tmp_path: Path):
-    from trainer.datasets import load
+    from trainer.data.datasets import load
 
     truth = load(parse_spec(SMALL).data).y.tolist()
     labels, out = tmp_path / "some.csv", tmp_path / "all.csv"
@@ -115,7 +115,7 @@ def test_labels_of_some_give_labels_of_others(live: Live, tmp_path: Path):
 
 
 def test_rows_without_a_label_are_predicted_and_are_no_class(tmp_path: Path):
-    from trainer.datasets import load
+    from trainer.data.datasets import load
 
     truth = load(parse_spec(SMALL).data).y.tolist()
     labels = tmp_path / "some.csv"
@@ -130,7 +130,7 @@ def test_rows_without_a_label_are_predicted_and_are_no_class(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["kind {}", "{}", 0, 2**70])
 def test_more_predictions_than_an_answer_in_json_may_hold_are_the_same(name, monkeypatch):
-    from trainer.datasets import load
+    from trainer.data.datasets import load
 
     truth = load(parse_spec(SMALL).data).y.tolist()
     classes = [name.format(k) if isinstance(name, str) else name + k for k in range(2)]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from service.cli.report import print_quality, print_result
 from trainer.config import EvaluationSpec
-from trainer.evaluate import evaluate
+from trainer.evaluation.evaluate import evaluate
 
 
 def shown(z: np.ndarray, y: np.ndarray, **limits: int) -> str:

@@ -17,7 +17,7 @@ from tests.service.api.server import SMALL, Live, serving
 from tests.trainer.mlflow_server import free_port
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.run.atomic import sha256
+from trainer.files.atomic import sha256
 from tuner.config import parse_sweep
 from tuner.journal import Journal
 

@@ -20,8 +20,8 @@ from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import CONTENT_TYPE, EDGES, NODES, Part, archive, field, form, graph, npz, parquet
 from tests.service.datasets.importers import import_next, importing, start_process
 from trainer.config import DataSpec, FilesSpec
-from trainer.datasets import load
-from trainer.graph import Graph
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 
 DOCUMENT, PAGE = TypeAdapter(DatasetDocument), TypeAdapter(DatasetPage)
 FILES = {"nodes": ("n.csv", NODES), "edges": ("e.csv", EDGES)}

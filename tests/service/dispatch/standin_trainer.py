@@ -175,7 +175,7 @@ class Run:
         self.record("end", epoch=epoch, stopped_early=False)
 
     def export(self, rows: int) -> None:
-        """Vectors, ids 100, 101, … and the manifest that vouches for them, as trainer.run.export has them."""
+        """Vectors, ids 100, 101, … and the manifest that vouches for them, as trainer.export.embeddings has them."""
         if not rows:
             return
         folder = self.path / "embeddings"

@@ -53,9 +53,9 @@ def test_what_the_trainer_exports_is_published(tmp_path):
     import torch
 
     from trainer.config import EncoderSpec
-    from trainer.graph import Graph
+    from trainer.data.graph import Graph
+    from trainer.export.embeddings import export_embeddings
     from trainer.nn.encoder import Encoder
-    from trainer.run.export import export_embeddings
 
     names, nodes = ["a", "ü", 'c "c"\n', "", "日本\u2028"], np.arange(5)
     x = np.random.default_rng(0).standard_normal((5, 4))

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from trainer.config import FilesSpec
-from trainer.data import tables
+from trainer.data.graph import Graph
 from trainer.data.importing.budget import Budget
 from trainer.data.importing.graph import import_tables
+from trainer.data.sources import tables
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 
 SMALL_BYTES = 20_000
 FOR_SMALL = (Budget(block_bytes=24, sort_edges=3), Budget(block_bytes=200, sort_edges=17), Budget())

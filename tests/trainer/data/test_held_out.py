@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from trainer.config import DataSpec, SyntheticSpec
 from trainer.data import held_out
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 from trainer.data.held_out import hold_out
-from trainer.datasets import load
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 
 
 def random_graph(nodes: int = 300, edges: int = 2_000, *, directed: bool = False, weighted: bool = True) -> Graph:

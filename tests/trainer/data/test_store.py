@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from trainer.data import store
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 
 
 def example(**changes) -> Graph:

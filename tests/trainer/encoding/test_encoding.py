@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from trainer.config import DataSpec, parse_spec
-from trainer.datasets import load
-from trainer.documents import apply_overrides
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
+from trainer.encoding import batch_view
+from trainer.encoding.batch_view import degree_scale
 from trainer.encoding.sampled import EpochViews, SampledPair
-from trainer.graph import Graph
+from trainer.files.documents import apply_overrides
 from trainer.methods import build_method
-from trainer.nn import blocks
-from trainer.nn.blocks import degree_scale
 from trainer.nn.views import Propagation, draw_augmentations
 from trainer.sampling.batches import Batches
 from trainer.training.step import train_epoch
@@ -119,7 +119,7 @@ def test_degrees_of_a_view_come_out_of_slices_as_out_of_the_whole(monkeypatch):
     graph = graph_of(weighted=True)
     spec = parse_spec(SMALL)
     augmentation, _ = draw_augmentations(spec.augment, graph.num_features, seed=3, epoch=4)
-    monkeypatch.setattr(blocks, "_EDGES_AT_ONCE", 13)
+    monkeypatch.setattr(batch_view, "_EDGES_AT_ONCE", 13)
     scale = degree_scale(graph, augmentation, torch.float64)
     matrix = Propagation(graph.indptr, graph.indices, graph.weight, torch.float64).view(augmentation).adjacency(0)
     torch.testing.assert_close(matrix.matrix.to_dense().diagonal(), scale.square())

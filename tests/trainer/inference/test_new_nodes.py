@@ -11,13 +11,13 @@ import torch
 
 from trainer.config import EncoderSpec
 from trainer.data.features import rownorm, zscore
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+from trainer.export.layerwise import embed_layerwise
 from trainer.inference import extended, new_nodes
 from trainer.inference.features import Preparation, standardisation
 from trainer.inference.new_nodes import embed_new_nodes
 from trainer.nn.encoder import Encoder
-from trainer.run.layerwise import embed_layerwise
 
 N, F = 60, 12
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
-from trainer.datasets import load
+from trainer.data.datasets import load
 from trainer.methods import build_method
 from trainer.parallel.team import Team
 from trainer.training.step import train_epoch

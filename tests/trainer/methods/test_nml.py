@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
-from trainer.datasets import load
-from trainer.documents import apply_overrides
+from trainer.data.datasets import load
+from trainer.files.documents import apply_overrides
 from trainer.loss import nml_loss_reference
 from trainer.methods import build_method
 from trainer.training.step import take_step, train_epoch

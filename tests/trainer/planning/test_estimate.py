@@ -11,7 +11,8 @@ import sys
 import pytest
 
 from trainer.config import parse_spec
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.evaluation import clustering, figures, links
 from trainer.methods import bank, nml
 from trainer.nn import encoder, rowwise
 from trainer.planning import estimate as module
@@ -19,7 +20,6 @@ from trainer.planning.estimate import estimate
 from trainer.planning.plan import make_plan
 from trainer.planning.reach import contrasted, reached
 from trainer.planning.shape import GraphShape, shape_of, shape_of_data
-from trainer.quality import clustering, figures, links
 from trainer.sampling.batches import Batches
 from trainer.training import finish
 

@@ -18,10 +18,10 @@ import pytest
 from scipy.sparse import random as random_sparse
 
 from trainer.config import DataSpec
-from trainer.data.public import SETS
-from trainer.datasets import load
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
+from trainer.data.sources.public import SETS
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.planning.shape import GraphShape, shape_of, shape_of_data
 
 NODES, FEATURES = 60, 5

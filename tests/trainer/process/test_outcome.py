@@ -104,7 +104,7 @@ sys.exit(main(sys.argv[1:]))
 def test_what_nobody_foresaw_is_reported_too(tmp_path, error, code, kind):
     spec = tmp_path / "spec.json"
     spec.write_text("{}")
-    script = UNEXPECTED.format(module="documents", name="read_document", error=error)
+    script = UNEXPECTED.format(module="files.documents", name="read_document", error=error)
     reading, writing = os.pipe()
     run = subprocess.run(
         [sys.executable, "-c", script, str(spec), "--out", str(tmp_path / "out")], pass_fds=[writing],

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.data.graph import Graph
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.graph import Graph
 from trainer.methods import build_method
 from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events

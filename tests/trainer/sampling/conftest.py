@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.graph import Graph
+from trainer.data.graph import Graph
 
 
 @pytest.fixture(scope="session")

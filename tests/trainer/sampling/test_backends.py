@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
+from trainer.data.graph import Graph
+from trainer.data.seeds import key
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.sampling.backends import BACKENDS, available, build_sampler
-from trainer.seeds import key
 
 needs_torch_sparse = pytest.mark.skipif("torch-sparse" not in available(), reason="torch-sparse is not installed")
 every_backend = pytest.mark.parametrize("backend", available())

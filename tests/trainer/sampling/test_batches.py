@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.sampling.backends import available
 from trainer.sampling.batches import Batches, SampledBatch, cut
 

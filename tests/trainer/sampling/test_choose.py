@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
+from trainer.data.seeds import hashed, hashed_array, key
 from trainer.sampling.csr import MAX_DRAWS, choose
-from trainer.seeds import hashed, hashed_array, key
 
 
 def floyd(node: int, degree: int, k: int, key: int) -> list[int]:

@@ -10,11 +10,11 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 
+from trainer.data.graph import Graph
+from trainer.data.seeds import key
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
 from trainer.sampling.backends import available
 from trainer.sampling.csr import MAX_DRAWS, CsrSampler
-from trainer.seeds import key
 
 needs_torch_sparse = pytest.mark.skipif("torch-sparse" not in available(), reason="torch-sparse is not installed")
 FAN_OUTS = [[-1], [3], [5, 3], [10, 10, 2], [-1, 4], [4, -1], [1, 1, 1, 1]]

@@ -11,7 +11,7 @@ import trainer
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
-from trainer.evaluate import evaluate_run
+from trainer.evaluation.evaluate import evaluate_run
 from trainer.run.directory import read_events
 
 

@@ -12,11 +12,11 @@ import torch
 import trainer
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, parse_spec
-from trainer.datasets import load
-from trainer.graph import Graph
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
+from trainer.evaluation.splits import choose_split
+from trainer.evaluation.watch import watch
 from trainer.nn.encoder import Encoder
-from trainer.quality.splits import choose_split
-from trainer.quality.watch import watch
 from trainer.run.directory import read_events
 
 BATCHES = {"negatives": "batch", "batch_size": 64, "num_neighbors": [5, 5]}

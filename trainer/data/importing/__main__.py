@@ -23,8 +23,8 @@ from pydantic import Field, StringConstraints, ValidationError
 from trainer.config import DataSpec, FilesSpec, Spec, explain
 from trainer.data.manifest import read_manifest
 from trainer.errors import InvalidInput, OutOfMemory, TrainerError
+from trainer.files.atomic import write_json
 from trainer.process.document_command import run_document
-from trainer.run.atomic import write_json
 
 ABOUT = "about.json"
 FileName = Annotated[str, StringConstraints(pattern=r"^(graph\.npz|(nodes|edges)\.(csv|parquet))$")]

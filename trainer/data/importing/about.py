@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.manifest import read_manifest
-from trainer.data.mapped import pieces, release
+from trainer.files.mapped import pieces, release
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SHOWN_CLASSES = 100  # names told; a graph may have a class per node

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.data.importing.parquet import parquet_pieces
-from trainer.data.table_file import BLOCK_BYTES, Columns, TableFile
+from trainer.data.sources.table_file import BLOCK_BYTES, Columns, TableFile
 from trainer.errors import InvalidInput
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.edges import Floats, Ints, merge, notes
-from trainer.data.npy import NpyWriter
+from trainer.files.npy import NpyWriter
 
 MOST_FILES = 128  # ranges spread at once, each with two files; at most 256, so that their numbers sort as bytes
 LISTED, REVERSE = 0, 1  # the two files of a range

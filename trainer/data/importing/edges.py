@@ -12,8 +12,8 @@ from trainer.data.importing.blocks import blocks
 from trainer.data.importing.budget import Budget
 from trainer.data.importing.edge_sort import EdgeSorter
 from trainer.data.importing.nodes import Nodes
-from trainer.data.table_file import TableFile
-from trainer.data.tables import Tables, dropped_notes, edge_columns, known_edges
+from trainer.data.sources.table_file import TableFile
+from trainer.data.sources.tables import Tables, dropped_notes, edge_columns, known_edges
 
 LINE_BYTES = 8  # of an edge in CSV, at the least: an estimate that is too high costs a few more files
 
@@ -24,7 +24,7 @@ def spread_edges(
     """Read all edges into a sorter; what it writes needs no ids any more. Also returns notes.
 
     Raises:
-        InvalidInput: as `trainer.data.tables.load`.
+        InvalidInput: as `trainer.data.sources.tables.load`.
     """
     sorter = EdgeSorter(
         scratch,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.mapped import release
-from trainer.data.npy import NpyWriter
 from trainer.data.sparsity import SPARSE_BELOW
+from trainer.files.mapped import release
+from trainer.files.npy import NpyWriter
 
 Matrix = NDArray[np.float32]
 

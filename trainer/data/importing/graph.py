@@ -14,16 +14,16 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationError
 
-from trainer import datasets
 from trainer.config import DataSpec, FilesSpec
+from trainer.data import datasets
 from trainer.data.importing.budget import LEAST_MEMORY, MEMORY, Budget
 from trainer.data.importing.edges import spread_edges
 from trainer.data.importing.nodes import import_nodes
 from trainer.data.seal import Progress, seal
-from trainer.data.tables import open_tables
-from trainer.data.whole_directory import sole_writer, whole_directory
+from trainer.data.sources.tables import open_tables
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.home import nml_home
+from trainer.files.whole_directory import sole_writer, whole_directory
+from trainer.process.home import nml_home
 
 
 def import_graph(
@@ -78,7 +78,7 @@ def import_tables(
     budget: Budget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Tables of any size into a graph at `place`: the arrays of `trainer.data.tables.load`, without its memory.
+    """Tables of any size into a graph at `place`: the arrays of `trainer.data.sources.tables.load`, without its memory.
 
     Raises:
         InvalidInput: as `tables.load`.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainer.data.importing.ids import Texts, text_buffers
-from trainer.seeds import BITS, hashed_array
+from trainer.data.seeds import BITS, hashed_array
 
 Ints = NDArray[np.int64]
 COMPARED_AT_ONCE = 1 << 16  # texts; the pages they stand on are given back in between

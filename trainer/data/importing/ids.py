@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainer.data.mapped import PIECE_BYTES, Maps, pieces, release
-from trainer.data.npy import NpyWriter
+from trainer.files.mapped import PIECE_BYTES, Maps, pieces, release
+from trainer.files.npy import NpyWriter
 
 OBJECT_BYTES = 100  # about what a text costs as a Python object on its way into numpy
 

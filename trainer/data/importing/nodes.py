@@ -16,10 +16,8 @@ from trainer.data.importing.budget import Budget
 from trainer.data.importing.features import FeatureWriter
 from trainer.data.importing.id_index import IntegerIndex, TextIndex, build_index
 from trainer.data.importing.ids import IdWriter
-from trainer.data.mapped import pieces, release
-from trainer.data.npy import NpyWriter
-from trainer.data.table_file import TableFile
-from trainer.data.tables import (
+from trainer.data.sources.table_file import TableFile
+from trainer.data.sources.tables import (
     Tables,
     check_count,
     duplicate_id,
@@ -28,6 +26,8 @@ from trainer.data.tables import (
     number_labels,
     read_ids,
 )
+from trainer.files.mapped import pieces, release
+from trainer.files.npy import NpyWriter
 
 
 class Nodes(NamedTuple):
@@ -44,7 +44,7 @@ def import_nodes(
     """Write ids.npy, y.npy if there are labels, and the features.
 
     Raises:
-        InvalidInput: as `trainer.data.tables.load`.
+        InvalidInput: as `trainer.data.sources.tables.load`.
     """
     ids = IdWriter(directory, scratch)
     labels = None if tables.label is None else LabelWriter(directory, scratch, tables.nodes)

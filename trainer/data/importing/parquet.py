@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from trainer.data.mapped import release
-from trainer.data.npy import NpyWriter
-from trainer.data.table_file import Columns, TableFile, is_number
+from trainer.data.sources.table_file import Columns, TableFile, is_number
+from trainer.files.mapped import release
+from trainer.files.npy import NpyWriter
 
 NUMBER_BYTES, TEXT_BYTES = 8, 32  # of a value, guessed to choose how many rows make a piece
 BUFFER_BYTES = (

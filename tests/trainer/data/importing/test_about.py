@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from trainer.data import mapped
+from trainer.data.graph import Graph
 from trainer.data.importing.about import QUANTILES, degree_figures, describe
 from trainer.errors import InvalidInput
-from trainer.graph import Graph
+from trainer.files import mapped
 
 
 @pytest.mark.parametrize("directed", [False, True])

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from trainer.config import DataSpec, FilesSpec, SyntheticSpec
-from trainer.data import npz, store, tables
+from trainer.data import store
+from trainer.data.datasets import load
+from trainer.data.graph import Graph
 from trainer.data.importing.graph import import_graph
-from trainer.datasets import load
+from trainer.data.sources import npz, tables
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.graph import Graph
 
 NODES = "id,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
 EDGES = "source,target\na,b\nc,b\n"

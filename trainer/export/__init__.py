@@ -1,0 +1,1 @@
+"""From a trained encoder to embeddings of every node on disk, layer by layer, resumable."""

@@ -1,1 +1,0 @@
-"""How good embeddings are: probe, clustering, pair similarities, weights of negatives, geometry and figures."""
