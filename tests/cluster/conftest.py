@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from service.client import Client
-from tests.cluster.cluster import Cluster, running_cluster, what_is_missing
-from tests.cluster.network import inside
+from tests.cluster.runtime.cluster import Cluster, running_cluster, what_is_missing
+from tests.cluster.runtime.network import inside
 
 _RUNNING = pytest.StashKey[Cluster]()
 

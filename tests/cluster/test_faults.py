@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.client import Client, Job
-from tests.cluster.cluster import HEALTHY_SECONDS, Cluster, wait_for
+from tests.cluster.runtime.cluster import HEALTHY_SECONDS, Cluster, wait_for
 from tests.cluster.work import (
     PATIENCE,
     WORKERS,

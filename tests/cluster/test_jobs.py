@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from service.client import Client
-from tests.cluster.cluster import Cluster, wait_for
+from tests.cluster.runtime.cluster import Cluster, wait_for
 from tests.cluster.work import (
     PATIENCE,
     WORKERS,

@@ -8,9 +8,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.cluster.network import inside, ip
-from tests.cluster.ports import open_ports
+from tests.cluster.runtime.cluster import Cluster
+from tests.cluster.runtime.network import inside, ip
+from tests.cluster.runtime.ports import open_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 WRONG = "0123456789abcdef" * 3

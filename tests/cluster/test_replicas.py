@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cluster.cluster import Cluster, wait_for
-from tests.cluster.container import Process
-from tests.cluster.network import inside
+from tests.cluster.runtime.cluster import Cluster, wait_for
+from tests.cluster.runtime.container import Process
+from tests.cluster.runtime.network import inside
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 THREADS = 6

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.client import Client
-from tests.cluster.cluster import Cluster
+from tests.cluster.runtime.cluster import Cluster
 from tests.cluster.work import PATIENCE, history, mlflow_runs, sweep_spec, train_spec
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_500)]

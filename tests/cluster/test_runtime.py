@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import wait_for, what_is_missing
-from tests.cluster.compose_file import Service, Volume
-from tests.cluster.container import PROJECT, Container
-from tests.cluster.dockerfile import BASE_PATH
-from tests.cluster.network import NAMESPACES, Fabric, inside, remove_leavings
+from tests.cluster.runtime.cluster import wait_for, what_is_missing
+from tests.cluster.runtime.compose_file import Service, Volume
+from tests.cluster.runtime.container import PROJECT, Container
+from tests.cluster.runtime.dockerfile import BASE_PATH
+from tests.cluster.runtime.network import NAMESPACES, Fabric, inside, remove_leavings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 SERVE = "python -m http.server 9000 --directory /data"
@@ -176,7 +176,7 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path: Path) -> None
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         f"sys.path.insert(0, {str(PROJECT)!r})\n"
-        "from tests.cluster.network import Fabric\nimport subprocess\n"
+        "from tests.cluster.runtime.network import Fabric\nimport subprocess\n"
         "fabric = Fabric(['internal']); host = fabric.add('left', ('internal',))\n"
         "subprocess.Popen(['ip', 'netns', 'exec', host.namespace, 'sleep', '1000'])\n"
         f"Path({str(tmp_path / 'prefix')!r}).write_text(fabric.prefix)\n"

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from service.client import Client, Event, Job
-from tests.cluster.cluster import Cluster, wait_for
-from tests.cluster.container import Container
-from tests.cluster.network import inside
+from tests.cluster.runtime.cluster import Cluster, wait_for
+from tests.cluster.runtime.container import Container
+from tests.cluster.runtime.network import inside
 from tests.faults.histories import check_history, small_spec, without_timing
 
 WORKERS = ("ray-worker-1", "ray-worker-2")

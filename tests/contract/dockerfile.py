@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.dockerfile import instructions
+from tests.cluster.runtime.dockerfile import instructions
 
 FOLDER = Path(__file__).parents[2] / "docker"
 

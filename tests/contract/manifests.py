@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.cluster.compose_file import build_of
+from tests.cluster.runtime.compose_file import build_of
 
 Document = dict[str, Any]
 COMPONENT = "app.kubernetes.io/component"

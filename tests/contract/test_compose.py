@@ -20,7 +20,7 @@ import yaml
 from service.api.edge.hosts import Hosts
 from service.api.problems import Problem
 from service.settings import Settings
-from tests.cluster.compose_file import build_of, interpolate
+from tests.cluster.runtime.compose_file import build_of, interpolate
 from tests.contract.dockerfile import last_stage
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.cluster.compose_file import needed_variables, read_compose
+from tests.cluster.runtime.compose_file import needed_variables, read_compose
 from tests.contract.database import ask_for_passwords, run_init
 from tests.postgres import MISSING, MISSING_REASON, PostgreSQL, running
 from tests.trainer.mlflow_server import free_port

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.compose_file import Service, build_of, needed_variables, read_compose
-from tests.cluster.interpolation import interpolate
+from tests.cluster.runtime.compose_file import Service, build_of, needed_variables, read_compose
+from tests.cluster.runtime.interpolation import interpolate
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.dockerfile import OFFICIAL, Image, read_image
-from tests.cluster.interpolation import interpolate
+from tests.cluster.runtime.dockerfile import OFFICIAL, Image, read_image
+from tests.cluster.runtime.interpolation import interpolate
 
 UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import syscalls as sys_
+from tests.cluster.runtime import syscalls as sys_
 
 GUARDED = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC  # as Docker mounts what is no volume
 FRESH = ("/proc", "/sys", "/dev", "/run", "/tmp")  # an image has its own

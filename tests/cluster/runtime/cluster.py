@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.compose_file import Service, internal_networks, needed_variables, read_compose
-from tests.cluster.container import PROJECT, Container
-from tests.cluster.network import Fabric, Host, remove_leavings
+from tests.cluster.runtime.compose_file import Service, internal_networks, needed_variables, read_compose
+from tests.cluster.runtime.container import PROJECT, Container
+from tests.cluster.runtime.network import Fabric, Host, remove_leavings
 from tests.postgres import PROGRAMS
 
 COMPOSE = PROJECT / "docker-compose.yml"

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.cluster.compose_file import Service
-from tests.cluster.network import Host, ip
+from tests.cluster.runtime.compose_file import Service
+from tests.cluster.runtime.network import Host, ip
 from tests.postgres import PROGRAMS
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1]
+PROJECT = HERE.parents[2]
 ENVIRONMENT = Path(sys.prefix)  # the project's .venv; in the images it is /opt/nml
 IN_IMAGE = "/opt/nml"
 USERS = {10_001: "nml", 999: "postgres"}  # that the images have

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.cluster import rootfs
-from tests.cluster import syscalls as sys_
+from tests.cluster.runtime import rootfs
+from tests.cluster.runtime import syscalls as sys_
 
 PAUSE_SECONDS = 1.0  # before a restart
 STOP, OFF = signal.SIGTERM, signal.SIGUSR1
