@@ -1,6 +1,6 @@
 """`python dispatcher_process.py [FAULT]`: a dispatcher with the stand-in trainer, in a process that can be killed.
 
-Settings come from the environment. FAULT is a place where it kills itself (PLACES, or CONCLUDED).
+Settings come from the environment. FAULT is a step at which it kills itself (STEPS, or CONCLUDED).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.store.embeddings import Embeddings
 from tests.service.dispatch.conftest import STANDIN
 from trainer.process.stop_signals import Stop, on_signals
 
-PLACES: dict[str, tuple[type, str, bool]] = {  # what is called there, and whether we die before or after
+STEPS: dict[str, tuple[type, str, bool]] = {  # what is called there, and whether we die before or after
     "claimed": (Claims, "claim", True),
     "intended": (LocalRunner, "start", False),
     "started": (LocalRunner, "start", True),
@@ -36,7 +36,7 @@ CONCLUDED = "concluded"  # a version is ready, but the job that published it has
 
 def die_at(step: str) -> None:
     """Let a real method be followed, or preceded, by kill -9 of this process."""
-    owner, name, afterwards = (PLACES | {CONCLUDED: (Embeddings, "finish", True)})[step]
+    owner, name, afterwards = (STEPS | {CONCLUDED: (Embeddings, "finish", True)})[step]
     real = getattr(owner, name)
 
     def fatal(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -30,7 +30,7 @@ def settings(tmp_path):
 
 def test_training(settings):
     job = replace(JOB, id="abc", attempt=3, memory_bytes=10**9, spec={"run": {"threads": 2, "device": "cuda"}})
-    launch = JobCommands(settings, ENVIRON).launch(job)
+    launch = JobCommands(settings, ENVIRON).launch_spec(job)
     home = settings.home
     assert launch.argv == (
         "python", "-P", "-m", "trainer", f"{home}/jobs/abc/spec.json", "--out", f"{home}/runs/abc", "--resume",
@@ -42,22 +42,22 @@ def test_training(settings):
 
 
 def test_after_memory_ran_out_the_plan_shrinks(settings):
-    assert JobCommands(settings, ENVIRON).launch(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
+    assert JobCommands(settings, ENVIRON).launch_spec(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
 
 
 def test_sweeps_and_imports(settings):
-    sweep = JobCommands(settings, ENVIRON).launch(replace(JOB, kind="sweep", id="s", memory_bytes=10**9))
+    sweep = JobCommands(settings, ENVIRON).launch_spec(replace(JOB, kind="sweep", id="s", memory_bytes=10**9))
     home = settings.home
     assert sweep.argv == ("python", "-P", "-m", "tuner", f"{home}/jobs/s/spec.json", "--out", f"{home}/runs/s")
     assert sweep.memory_bytes is None  # each process of its Ray would have the limit of them all
-    imported = JobCommands(settings, ENVIRON).launch(replace(JOB, kind="import", id="i", memory_bytes=10**9))
+    imported = JobCommands(settings, ENVIRON).launch_spec(replace(JOB, kind="import", id="i", memory_bytes=10**9))
     assert imported.argv == ("python", "-P", "-m", "trainer.data.importing", f"{home}/jobs/i/spec.json")
     assert imported.memory_bytes == 10**9
 
 
 @pytest.mark.parametrize("kind", ["publish", "index"])
 def test_versions_and_their_indexes(settings, kind):
-    launch = JobCommands(settings, ENVIRON).launch(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
+    launch = JobCommands(settings, ENVIRON).launch_spec(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
     assert launch.argv == ("python", "-P", "-m", "service.vectors", f"{settings.home}/jobs/v/spec.json")
     assert launch.environment["NML_HOME"] == str(settings.home)
     assert launch.environment["ARROW_DEFAULT_MEMORY_POOL"] == "system"
@@ -67,7 +67,7 @@ def test_versions_and_their_indexes(settings, kind):
 @pytest.mark.parametrize("kind", ["train", "sweep", "import", "publish", "index"])
 def test_no_secret_of_the_service_reaches_a_job(settings, runner, kind):
     chosen = settings.model_copy(update={"runner": runner, "ray_jobs_url": "http://head:8265"})
-    launch = JobCommands(chosen, ENVIRON).launch(replace(JOB, kind=kind))
+    launch = JobCommands(chosen, ENVIRON).launch_spec(replace(JOB, kind=kind))
     assert "hush" not in json.dumps(dict(launch.environment))
     assert launch.environment.items() >= TRACKER.items()
     assert not launch.environment.keys() & SECRETS.keys()
@@ -92,7 +92,7 @@ def test_modules_are_found_where_we_are_from(settings):
 
 def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
     chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
-    launch = JobCommands(chosen, ENVIRON).launch(JOB)
+    launch = JobCommands(chosen, ENVIRON).launch_spec(JOB)
     assert not launch.environment.keys() & {"PATH", "HOME", "RAY_ADDRESS", "PYTHONPATH"}
     assert {"PATH", "HOME", "RAY_", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} <= set(launch.inherit)
     assert sys.executable not in launch.argv
@@ -101,4 +101,4 @@ def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
 def test_a_sweep_on_a_cluster_asks_no_memory_for_trials_that_run_elsewhere(settings):
     chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
     for kind, memory in (("sweep", None), ("train", 10**9), ("index", 10**9)):
-        assert JobCommands(chosen, ENVIRON).launch(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory
+        assert JobCommands(chosen, ENVIRON).launch_spec(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory

@@ -1,4 +1,4 @@
-"""Dispatchers killed with -9, at every place where that could hurt and at random: the next one takes up the thread."""
+"""Dispatchers killed with -9, at every step where that could hurt and at random: the next one takes up the thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", dispatcher_process.PLACES)
-def test_killed_at_that_place_the_job_still_ends_once_with_its_curve(process, store, settings, step):
+@pytest.mark.parametrize("step", dispatcher_process.STEPS)
+def test_killed_at_that_step_the_job_still_ends_once_with_its_curve(process, store, settings, step):
     job = submit(store, epochs=30, seed=6, seconds=0.05)
     first = process(step)
     assert first.wait(120) == -signal.SIGKILL
