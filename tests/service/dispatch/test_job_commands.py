@@ -101,4 +101,6 @@ def test_on_a_cluster_what_belongs_to_the_machine_is_the_nodes_own(settings):
 def test_a_sweep_on_a_cluster_asks_no_memory_for_trials_that_run_elsewhere(settings):
     chosen = settings.model_copy(update={"runner": "ray", "ray_jobs_url": "http://head:8265"})
     for kind, memory in (("sweep", None), ("train", 10**9), ("index", 10**9)):
-        assert JobCommands(chosen, ENVIRON).launch_spec(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory
+        assert (
+            JobCommands(chosen, ENVIRON).launch_spec(replace(JOB, kind=kind, memory_bytes=10**9)).memory_bytes == memory
+        )
