@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.run import journal
-from trainer.run.journal import JournalReader, append, end_offset, finite, fold, read_journal
+from trainer.files import journal
+from trainer.files.journal import JournalReader, append, end_offset, finite, fold, read_journal
 
 _EPOCHS = st.integers(0, 9)
 START_OVER = {"type": "rewind", "epoch": 0}
