@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from service.api.embeddings.schemas import QUESTIONS
 from service.api.problems import MEDIA_TYPE
 from service.api.schemas import ProblemDocument
 from service.api.security import PUBLIC
-from service.api.vectors.schemas import QUESTIONS
 
 REFERENCE = "#/components/schemas/"
 PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": f"{REFERENCE}Problem"}}}

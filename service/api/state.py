@@ -16,14 +16,14 @@ from fastapi import Depends, FastAPI, Request
 
 from service.api import threads
 from service.api.edge.measures import Measures
+from service.api.embeddings.bounded_pool import BoundedPool
+from service.api.embeddings.catalog import Catalog
+from service.api.embeddings.downloads import TableFiles
+from service.api.embeddings.raw_response import BytesInFlight
 from service.api.events.feed import Feed
 from service.api.readiness import Readiness
 from service.api.security import Keyring
 from service.api.shutdown import told_of_stop
-from service.api.vectors.catalogue import Catalogue
-from service.api.vectors.files import Tables
-from service.api.vectors.sending import InFlight
-from service.api.vectors.turns import Turns
 from service.datasets.underway import Underway
 from service.inference import Inference
 from service.settings import Settings
@@ -47,13 +47,13 @@ class AppState:
     readiness: Readiness
     feed: Feed  # of events
     uploads: Underway  # of data sets
-    catalog: Catalogue  # of embedding versions
-    tables: Tables  # whole tables as files
-    in_flight: InFlight  # bytes of large answers
+    catalog: Catalog  # of embedding versions
+    tables: TableFiles  # whole tables as files
+    in_flight: BytesInFlight  # bytes of large answers
     inference: Inference
-    searches: Turns
-    gathers: Turns  # large answers
-    parses: Turns  # long JSON bodies
+    searches: BoundedPool
+    gathers: BoundedPool  # large answers
+    parses: BoundedPool  # long JSON bodies
     writers: anyio.CapacityLimiter
     checks: anyio.CapacityLimiter  # of uploads
     series: anyio.CapacityLimiter  # long ones that are read
@@ -89,9 +89,9 @@ async def open_state(app: FastAPI, settings: Settings, metrics: Measures) -> Asy
     )
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
-        feed=feed, uploads=Underway(), catalog=Catalogue(store, settings), tables=Tables(), in_flight=InFlight(),
-        inference=Inference(settings), searches=Turns(settings.search_concurrency), gathers=Turns(_GATHERS),
-        parses=Turns(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
+        feed=feed, uploads=Underway(), catalog=Catalog(store, settings), tables=TableFiles(), in_flight=BytesInFlight(),
+        inference=Inference(settings), searches=BoundedPool(settings.search_concurrency), gathers=BoundedPool(_GATHERS),
+        parses=BoundedPool(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
         checks=anyio.CapacityLimiter(2), series=anyio.CapacityLimiter(2),
     )  # fmt: skip
     app.state.nml = state

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from service.client._client import Client
 from service.client._documents import Dataset, Event, Job, Sweep
+from service.client._embedding_documents import Alias, Classified, Embedded, Lookup, Neighbors, Version
 from service.client._errors import ApiError, JobFailed, Unreachable
-from service.client._vector_documents import Alias, Classified, Embedded, Lookup, Neighbors, Version
 
 __all__ = [
     "Alias", "ApiError", "Classified", "Client", "Dataset", "Embedded", "Event", "Job", "JobFailed", "Lookup",

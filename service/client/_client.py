@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from service.client import _files, _stream
+from service.client import _files, _sse
 from service.client._documents import Dataset, Event, Job, Sweep, dataset_from, job_from
+from service.client._embeddings import Embeddings
 from service.client._errors import ApiError, JobFailed
 from service.client._paths import pages, path_of, segment
-from service.client._vectors import Vectors
-from service.client._wire import Notice, Wire
+from service.client._session import Notice, Session
 from trainer.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Client:
         """
         url = url or os.environ.get("NML_URL") or DEFAULT_URL
         key = os.environ.get("NML_API_KEY") if key is None else key
-        self._wire = Wire(
+        self._session = Session(
             url, key, timeout=timeout, patience=patience, absence=absence, notice=notice, transport=transport
         )
-        self.vectors = Vectors(self._wire)  # published embeddings: lookup, neighbours, new nodes, files
+        self.vectors = Embeddings(self._session)  # published embeddings: lookup, neighbours, new nodes, files
 
     @property
     def url(self) -> str:
         """The service's address."""
-        return self._wire.url
+        return self._session.url
 
     def __enter__(self) -> Client:
         return self
@@ -91,7 +91,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        self._wire.close()
+        self._session.close()
 
     # Submitting
 
@@ -178,7 +178,7 @@ class Client:
 
         Every event comes once and in order, whether or not the connection breaks or the service restarts meanwhile.
         """
-        return _stream.follow(self._wire, f"{self._place(job)}/events", after)
+        return _sse.follow(self._session, f"{self._place(job)}/events", after)
 
     def wait(self, job: str | Job, timeout: float | None = None) -> Job:
         """The job once it has succeeded.
@@ -202,7 +202,7 @@ class Client:
         """What the job's process wrote; only the last `tail` lines if given."""
         query = {} if tail is None else {"tail": tail}
         headers = {"Accept": "text/plain, application/problem+json"}
-        return self._wire.request("GET", f"{self._place(job)}/log", params=query, headers=headers).text
+        return self._session.request("GET", f"{self._place(job)}/log", params=query, headers=headers).text
 
     # Results
 
@@ -214,7 +214,7 @@ class Client:
     def figure(self, job: str | Job, name: str) -> bytes:
         """A picture of the run, by its name in the job's links."""
         path = f"{self._place(job)}/figures/{segment(name)}"
-        return self._wire.request("GET", path, headers={"Accept": "*/*"}).content
+        return self._session.request("GET", path, headers={"Accept": "*/*"}).content
 
     def embeddings(self, job: str | Job, directory: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Float32 vectors [N, dim] and the ids of their rows [N], compared with their checksums.
@@ -227,9 +227,9 @@ class Client:
         """
         path = f"{self._place(job)}/embeddings"
         if directory is not None:
-            return _files.embeddings(self._wire, path, Path(directory), mapped=True)
+            return _files.embeddings(self._session, path, Path(directory), mapped=True)
         with tempfile.TemporaryDirectory(prefix="nml-") as place:
-            return _files.embeddings(self._wire, path, Path(place), mapped=False)
+            return _files.embeddings(self._session, path, Path(place), mapped=False)
 
     # Ending
 
@@ -237,7 +237,7 @@ class Client:
         """End a job that waits now, and a running one after it wrote a checkpoint. One already cancelled stays so."""
         path = self._place(job)
         try:
-            return _job_at(path, self._wire.document("POST", f"{path}/cancel"))
+            return _job_at(path, self._session.document("POST", f"{path}/cancel"))
         except ApiError as error:
             if error.status == httpx.codes.CONFLICT and (found := self._at(path)).state == "cancelled":
                 return found  # by us, where the answer to an earlier attempt was lost
@@ -245,13 +245,13 @@ class Client:
 
     def delete(self, job: str | Job) -> None:
         """Remove a job that has ended, and its files."""
-        self._wire.delete(self._place(job))
+        self._session.delete(self._place(job))
 
     # Data sets
 
     def datasets(self) -> Iterator[Dataset]:
         """All graphs that a job can name: built in, public, and uploaded."""
-        return map(dataset_from, pages(self._wire, "v1/datasets", {}, None))
+        return map(dataset_from, pages(self._session, "v1/datasets", {}, None))
 
     def dataset(self, name: str) -> Dataset:
         """One graph by name (its newest version) or by reference."""
@@ -283,8 +283,8 @@ class Client:
         if not files:
             raise InvalidInput("give one source: nodes and edges, or npz")
         fields = {"name": name} | ({"options": json.dumps(dict(options))} if options else {})
-        answer = _files.upload(self._wire, "v1/datasets", fields, files, progress)
-        found = dataset_from(self._wire.parsed(answer))
+        answer = _files.upload(self._session, "v1/datasets", fields, files, progress)
+        found = dataset_from(self._session.parsed(answer))
         pause = 0.1
         while found.state == "checking":
             time.sleep(pause)
@@ -296,12 +296,12 @@ class Client:
 
     def delete_dataset(self, ref: str) -> None:
         """Remove one version of an uploaded graph; refused while a job uses it."""
-        self._wire.delete(path_of("v1/datasets", ref))
+        self._session.delete(path_of("v1/datasets", ref))
 
     # Underneath
 
     def _get(self, path: str, **query: Any) -> Any:
-        return self._wire.document("GET", path, params=query)
+        return self._session.document("GET", path, params=query)
 
     def _submit(self, path: str, spec: Any, query: Mapping[str, Any], key: str | None) -> Any:
         document = spec.model_dump(mode="json") if hasattr(spec, "model_dump") else spec
@@ -311,10 +311,10 @@ class Client:
             raise InvalidInput(f"the spec cannot be written as JSON: {error}") from error
         headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
         given = {name: value for name, value in query.items() if value is not None}
-        return self._wire.document("POST", path, content=body, headers=headers, params=given)
+        return self._session.document("POST", path, content=body, headers=headers, params=given)
 
     def _listed(self, kind: type[_Kind], path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[_Kind]:
-        return (job_from(kind, document) for document in pages(self._wire, path, query, limit))
+        return (job_from(kind, document) for document in pages(self._session, path, query, limit))
 
     def _place(self, job: str | Job) -> str:
         """Where a job or sweep is to be found. An id alone does not tell which it is, so the service is asked."""

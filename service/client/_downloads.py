@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import httpx
 
 from service.client._errors import ApiError, Unreachable
-from service.client._wire import CONNECT_SECONDS, Wire
+from service.client._session import CONNECT_SECONDS, Session
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.atomic import sync, write_atomically
 
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 
 
 def fetch(
-    wire: Wire,
+    session: Session,
     path: str,
     file: BinaryIO,
     *,
@@ -52,7 +52,7 @@ def fetch(
     Raises:
         Infrastructure: what comes is not what was asked for.
     """
-    patience = wire.patience()
+    patience = session.patience()
     while True:
         have = file.seek(0, os.SEEK_END)
         # The last byte is asked for again: of a file that is complete already, "the rest" would be refused.
@@ -60,9 +60,9 @@ def fetch(
         headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
         headers |= {"Range": f"bytes={start}-", "If-Range": str(etag)} if resuming else {}
         try:
-            with wire.opened("GET", path, headers=headers, **options) as response:
+            with session.opened("GET", path, headers=headers, **options) as response:
                 if response.status_code == httpx.codes.PARTIAL_CONTENT:
-                    _check_part(wire, response, start if resuming else None)
+                    _check_part(session, response, start if resuming else None)
                 else:
                     start, etag = 0, _strong(response.headers.get("etag"))
                     file.seek(0)
@@ -78,7 +78,7 @@ def fetch(
             patience.pause(error)
 
 
-def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = None, **options: Any) -> None:
+def save(session: Session, path: str, target: Path, *, progress: Progress | None = None, **options: Any) -> None:
     """Store a file under `target`, complete or not at all; until then it grows as `target`.part beside it.
 
     The same call after a crash goes on with that part. An existing `target` is replaced.
@@ -88,17 +88,17 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
         Infrastructure: the disk is full or failed; the part is kept. Or what came differs from its checksum: it is not.
     """
     part, note = target.with_name(f"{target.name}.part"), target.with_name(f"{target.name}.part.etag")
-    source = str(httpx.URL(f"{wire.url}/{path}", params=options.get("params")))
+    source = str(httpx.URL(f"{session.url}/{path}", params=options.get("params")))
 
     def begun(etag: str | None) -> None:
         write_atomically(note, lambda temporary: _write(temporary, f"{source}\n{etag or ''}"))
 
     with _taken(target, part) as file:
         try:
-            _await_file(wire, path, **options)
+            _await_file(session, path, **options)
             timeout = httpx.Timeout(BODY_SECONDS, connect=CONNECT_SECONDS)
             etag = _noted(note, source)
-            etag = fetch(wire, path, file, etag=etag, begun=begun, progress=progress, timeout=timeout, **options)
+            etag = fetch(session, path, file, etag=etag, begun=begun, progress=progress, timeout=timeout, **options)
             if not _is_whole(part, etag):
                 file.truncate(0)  # so that the next attempt does not go on with it
                 note.unlink(missing_ok=True)
@@ -113,16 +113,16 @@ def save(wire: Wire, path: str, target: Path, *, progress: Progress | None = Non
             ) from error
 
 
-def _await_file(wire: Wire, path: str, **options: Any) -> None:
+def _await_file(session: Session, path: str, **options: Any) -> None:
     """Return when the service has the file at hand, so that from then on silence means a lost connection.
 
     httpx knows one timeout for all reads of an answer, so the wait has a request of its own, for the first byte.
     """
     headers = {"Accept": "*/*", "Accept-Encoding": "identity", "Range": "bytes=0-0"}
-    timeout, patience = httpx.Timeout(FIRST_BYTE_SECONDS, connect=CONNECT_SECONDS), wire.patience()
+    timeout, patience = httpx.Timeout(FIRST_BYTE_SECONDS, connect=CONNECT_SECONDS), session.patience()
     while True:
         try:
-            with wire.opened("GET", path, headers=headers, timeout=timeout, **options) as response:
+            with session.opened("GET", path, headers=headers, timeout=timeout, **options) as response:
                 if response.headers.get("content-length") == "1":  # else all of it comes: hang up
                     response.read()
             return
@@ -186,11 +186,11 @@ def _receive(
         raise Infrastructure(f"{response.url} has {total} bytes, of which {done} came; download it again")
 
 
-def _check_part(wire: Wire, response: httpx.Response, start: int | None) -> None:
+def _check_part(session: Session, response: httpx.Response, start: int | None) -> None:
     told = response.headers.get("content-range", "")
     if start is None or not told.startswith(f"bytes {start}-"):
         asked = "all of it" if start is None else f"bytes from {start} on"
-        raise Infrastructure(f"{wire.url} sends {told or 'some part'} of a file where {asked} was asked for")
+        raise Infrastructure(f"{session.url} sends {told or 'some part'} of a file where {asked} was asked for")
 
 
 def _strong(etag: str | None) -> str | None:

@@ -17,7 +17,7 @@ import httpx
 
 from service.client._downloads import Progress, fetch
 from service.client._errors import ApiError, Unreachable
-from service.client._wire import CONNECT_SECONDS, Wire
+from service.client._session import CONNECT_SECONDS, Session
 from trainer.errors import Infrastructure, InvalidInput
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Counted(io.FileIO):
 
 
 def upload(
-    wire: Wire, path: str, fields: Mapping[str, str], files: Mapping[str, Path], progress: Progress | None
+    session: Session, path: str, fields: Mapping[str, str], files: Mapping[str, Path], progress: Progress | None
 ) -> httpx.Response:
     """Send a form with files, piece by piece; after a lost connection from the beginning.
 
@@ -48,13 +48,13 @@ def upload(
         InvalidInput: a file cannot be read.
         ApiError, Unreachable: as any request.
     """
-    patience = wire.patience()
+    patience = session.patience()
     timeout = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
     while True:
         with ExitStack() as stack:
             parts = _parts(stack, files, progress)
             try:
-                with wire.opened("POST", path, data=dict(fields), files=parts, timeout=timeout) as response:
+                with session.opened("POST", path, data=dict(fields), files=parts, timeout=timeout) as response:
                     response.read()
                     return response
             except (ApiError, Unreachable) as error:
@@ -85,19 +85,19 @@ def _parts(
     return parts
 
 
-def download(wire: Wire, path: str, target: Path) -> str:
+def download(session: Session, path: str, target: Path) -> str:
     """Store a file; a lost connection is taken up where it was.
 
     Returns:
         SHA-256 of what was stored, in hex.
     """
     with target.open("w+b") as file:
-        fetch(wire, path, file)
+        fetch(session, path, file)
     with target.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def embeddings(wire: Wire, path: str, directory: Path, *, mapped: bool) -> tuple[np.ndarray, np.ndarray]:
+def embeddings(session: Session, path: str, directory: Path, *, mapped: bool) -> tuple[np.ndarray, np.ndarray]:
     """Download an export and open it: float32 vectors [N, dim] and the ids of their rows [N].
 
     Args:
@@ -110,12 +110,12 @@ def embeddings(wire: Wire, path: str, directory: Path, *, mapped: bool) -> tuple
     import numpy as np
 
     directory.mkdir(parents=True, exist_ok=True)
-    manifest = _fetch_manifest(wire, path, directory)
+    manifest = _fetch_manifest(session, path, directory)
     for name, checksum in manifest["files"].items():
         if name not in ("vectors.npy", "ids.npy", "ids.json"):
             continue  # a name out of a document: only those that are expected may become files here
-        if download(wire, f"{path}/{name}", directory / name) != checksum:
-            raise Infrastructure(f"{name} of {wire.url}/{path} differs from its checksum; download it again")
+        if download(session, f"{path}/{name}", directory / name) != checksum:
+            raise Infrastructure(f"{name} of {session.url}/{path} differs from its checksum; download it again")
     vectors = np.load(directory / "vectors.npy", mmap_mode="r" if mapped else None, allow_pickle=False)
     if manifest["id_type"] == "int":
         ids = np.load(directory / "ids.npy", allow_pickle=False)
@@ -124,7 +124,7 @@ def embeddings(wire: Wire, path: str, directory: Path, *, mapped: bool) -> tuple
     return vectors, ids
 
 
-def _fetch_manifest(wire: Wire, path: str, directory: Path) -> dict[str, Any]:
-    download(wire, f"{path}/manifest.json", directory / "manifest.json")
+def _fetch_manifest(session: Session, path: str, directory: Path) -> dict[str, Any]:
+    download(session, f"{path}/manifest.json", directory / "manifest.json")
     manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
     return manifest

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from service.client._wire import Wire
+from service.client._session import Session
 from trainer.errors import InvalidInput
 
 PAGE = 100
@@ -44,12 +44,12 @@ def can_be_in_query(texts: Sequence[Any]) -> bool:
         return False
 
 
-def pages(wire: Wire, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
+def pages(session: Session, path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[Any]:
     """The items of a list, asked for page by page; at most `limit`."""
     asked = {name: value for name, value in query.items() if value is not None}
     left = limit
     while left is None or left > 0:
-        page = wire.document("GET", path, params={**asked, "limit": PAGE if left is None else min(PAGE, left)})
+        page = session.document("GET", path, params={**asked, "limit": PAGE if left is None else min(PAGE, left)})
         yield from page["items"]
         left = None if left is None else left - len(page["items"])
         if page["next"] is None:

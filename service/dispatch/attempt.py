@@ -26,14 +26,14 @@ from service.dispatch.retry_policy import Finish, Retry, decide
 from service.dispatch.runner import Ended, Gone, LaunchSpec, NotStarted, Outcome, Refused, Runner, write_launch
 from service.dispatch.start_backoff import StartBackoff
 from service.dispatch.tracking import close_in_mlflow, is_left_open, tracking_note
+from service.embeddings.jobs import finish_index, finish_publish, publish_job
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced
 from service.store.records import Claim, Job
-from service.vectors.concluding import conclude_index, conclude_publish, publish_job
 from trainer.errors import Cancelled
 
-CONCLUDE = {"import": conclude_import, "publish": conclude_publish, "index": conclude_index}  # these tell no events
+CONCLUDE = {"import": conclude_import, "publish": finish_publish, "index": finish_index}  # these tell no events
 RELAY_SECONDS = 1.0  # of recording for one job before others get their turn
 NOTE_SECONDS = 1.0  # between looks at tracking.json
 log = logging.getLogger("service.dispatch")

@@ -29,12 +29,12 @@ from service.dispatch.procfs import started
 from service.dispatch.runner import Runner
 from service.dispatch.start_backoff import StartBackoff
 from service.dispatch.tracking import close_in_mlflow, is_left_open
+from service.embeddings.jobs import settle
+from service.embeddings.retention import sweep_versions
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced, Unavailable
 from service.store.records import Claim, DispatcherRecord, Job, Kind
-from service.vectors.concluding import settle
-from service.vectors.retention import sweep_versions
 from trainer.process.stop_signals import Stop
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")

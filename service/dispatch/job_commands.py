@@ -36,7 +36,7 @@ class JobCommands:
     train: tuple[str, ...] = (*_MODULE, "trainer")
     sweep: tuple[str, ...] = (*_MODULE, "tuner")
     imports: tuple[str, ...] = (*_MODULE, "trainer.data.importing")
-    vectors: tuple[str, ...] = (*_MODULE, "service.vectors")
+    vectors: tuple[str, ...] = (*_MODULE, "service.embeddings")
 
     def launch_spec(self, job: Job) -> LaunchSpec:
         """The launch spec of the job's present attempt."""
@@ -51,7 +51,7 @@ class JobCommands:
             {**self.environment(), **own}, directory,
             # A sweep plans the memory of its trials itself, and each of Ray's own processes would get the limit; on a
             # cluster the trials are elsewhere. The figure of an index says what fits beside it, and may be less than it
-            # needs (concluding.index_job): as a limit it would end a build that has the machine to itself.
+            # needs (service.embeddings.jobs.index_job): as a limit it would end a build that has the machine to itself.
             memory_bytes=None if job.kind == "sweep" or (job.kind == "index" and not on_ray) else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds, stop_seconds=settings.stop_grace_seconds,

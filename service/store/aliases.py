@@ -1,6 +1,6 @@
 """Names that point to published versions, and move from one to another in one transaction.
 
-All that changes an alias or a version first takes one lock for all of them (`lock_shelf`): so a version cannot be
+All that changes an alias or a version first takes one lock for all of them (`lock_catalog`): so a version cannot be
 deleted while a name is moved to it, and numbers have no gaps. Changes are rare; reading takes no lock.
 
 Every move is kept. Each knows the move to which a roll back returns (`previous`), which makes a stack within the
@@ -62,7 +62,7 @@ class Aliases:
         """
         _check_name(name)
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             present = find_alias(connection, name)
             _check_owner(present, may_change)
             _check_expected(name, present, expected)
@@ -86,7 +86,7 @@ class Aliases:
         """
         _check_name(name)
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             present = find_alias(connection, name)
             _check_owner(present, may_change)
             _check_expected(name, present, expected)
@@ -112,7 +112,7 @@ class Aliases:
         if is_automatic(name):
             raise _moves_by_itself(name)
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             present = find_alias(connection, name)
             if present is None:
                 raise NotFound(f"there is no alias {name}")
@@ -129,7 +129,7 @@ class Aliases:
         return found[:limit], found[limit - 1].name if len(found) > limit else None
 
 
-def lock_shelf(connection: Connection) -> None:
+def lock_catalog(connection: Connection) -> None:
     """Nobody else changes a version or an alias until this transaction ends. (SQLite has one writer anyway.)
 
     Who also locks a job does that before.
@@ -150,7 +150,7 @@ def find_alias(connection: Connection, name: str) -> Alias | None:
 def point(
     connection: Connection, name: str, version: str, *, owner: str | None, reason: Reason, previous: int | None
 ) -> Alias:
-    """Let a name point to a version, within a transaction that has locked the shelf."""
+    """Let a name point to a version, within a transaction that has locked the snapshot."""
     seq = _next_seq(connection, name)
     moment = now(connection)
     _keep(connection, name=name, seq=seq, version=version, time=moment, owner=owner, reason=reason, previous=previous)
@@ -164,7 +164,7 @@ def point(
 
 
 def drop(connection: Connection, name: str, *, owner: str | None) -> None:
-    """Remove a name, within a transaction that has locked the shelf."""
+    """Remove a name, within a transaction that has locked the snapshot."""
     seq, moment = _next_seq(connection, name), now(connection)
     _keep(connection, name=name, seq=seq, version=None, time=moment, owner=owner, reason="removed", previous=None)
     connection.execute(delete(aliases).where(aliases.c.name == name))

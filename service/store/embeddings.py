@@ -17,12 +17,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Text, delete, insert, or_, select, type_coerce, update
 
-from service.store.aliases import REVISION, changed, drop, find_alias, lock_shelf, point
+from service.store.aliases import REVISION, changed, drop, find_alias, lock_catalog, point
 from service.store.clock import now
 from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import Fenced, InUse, NotFound, StateConflict
 from service.store.jobs import as_job, insert_job, is_active
-from service.store.records import TERMINAL, Embedding, Job, NewJob, Shelf, automatic_aliases, bare_name
+from service.store.records import TERMINAL, Embedding, Job, NewJob, Snapshot, automatic_aliases, bare_name
 from service.store.tables import aliases, deleted_versions, embeddings, jobs
 
 _REMEMBERED = 30 * 86_400.0  # seconds for which files of a deleted version are looked for
@@ -52,7 +52,7 @@ class Embeddings:
             source = as_job(row)
             if source.kind != "train" or source.state != "succeeded" or not (source.result or {}).get("embeddings"):
                 raise StateConflict(f"job {job.id} has no embeddings: it is a {source.kind} job, {source.state}")
-            lock_shelf(connection)
+            lock_catalog(connection)
             there = _find(connection, job.id)
             if there is not None and (there.state == "ready" or _is_being_published(connection, there)):
                 return there, False
@@ -78,7 +78,7 @@ class Embeddings:
         if (about is None) == (failure is None):
             raise ValueError("give either what is known about it, or why it failed")
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             there = _find(connection, version)
             if there is None or there.state != "publishing" or there.job_id != job_id:
                 raise Fenced(f"embeddings {version} are not being published by job {job_id}")
@@ -98,7 +98,7 @@ class Embeddings:
             StateConflict: it is not ready.
         """
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             there = _found(connection, version)
             if there.state != "ready":
                 raise StateConflict(f"embeddings {version} are not ready but {there.state}")
@@ -119,7 +119,7 @@ class Embeddings:
         if (about is None) == (failure is None):
             raise ValueError("give either what is known about it, or why it failed")
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             there = _find(connection, version)
             entry = {} if there is None else there.indexes.get(kind, {})
             if there is None or entry.get("state") != "building" or entry.get("job") != job_id:
@@ -138,7 +138,7 @@ class Embeddings:
             InUse: it is being published or indexed, or an alias that someone has set points to it.
         """
         with writing(self._database) as connection:
-            lock_shelf(connection)
+            lock_catalog(connection)
             there = _found(connection, version)
             if _is_being_published(connection, there):
                 raise InUse(f"embeddings {version} are being published; wait until that is done")
@@ -188,14 +188,14 @@ class Embeddings:
         row = read_row(self._database, self._revision, REVISION)
         return 0 if row is None else int(row[0])
 
-    def shelf(self) -> Shelf:
+    def snapshot(self) -> Snapshot:
         """Everything, as it was at one moment."""
         with snapshot(self._database) as connection:
             revision = connection.exec_driver_sql(self._revision, (REVISION,)).scalar()
             rows = connection.execute(select(*_COLUMNS)).all()
             names = connection.execute(select(aliases.c.name, aliases.c.version)).all()
         versions = {row.version: _short(_embedding(row)) for row in rows}
-        return Shelf(revision or 0, versions, {alias.name: alias.version for alias in names})
+        return Snapshot(revision or 0, versions, {alias.name: alias.version for alias in names})
 
     def unfinished(self) -> list[Embedding]:
         """Those being published, or with an index being built."""
@@ -253,7 +253,7 @@ class Embeddings:
 
 def begin_publishing(connection: Connection, job: Job, publish: NewJob) -> Embedding:
     """A new version of what a training job left, and the job that publishes it, within a transaction."""
-    lock_shelf(connection)
+    lock_catalog(connection)
     connection.execute(delete(deleted_versions).where(deleted_versions.c.version == job.id))  # its files are ours again
     queued = insert_job(connection, publish)
     metrics = (job.result or {}).get("metrics") or {}

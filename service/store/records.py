@@ -152,7 +152,7 @@ class Embedding:
     dataset: str  # the training job's, with its version
     created: float
     published: float | None
-    about: dict[str, Any] | None  # service.vectors.layout.VersionInfo without its files, once ready
+    about: dict[str, Any] | None  # service.embeddings.layout.VersionInfo without its files, once ready
     metrics: dict[str, Any]  # of the training job
     indexes: dict[str, dict[str, Any]]  # kind -> {"state": "building" | "ready" | "failed", "job": id, …}
     failure: str | None
@@ -183,7 +183,7 @@ class AliasMove:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Snapshot:
     """All versions and aliases as they were at one moment."""
 
     revision: int

@@ -28,14 +28,14 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
 from service.client import Client  # noqa: E402
+from service.embeddings.jobs import about_version  # noqa: E402
+from service.embeddings.table import Table  # noqa: E402
 from service.settings import Settings  # noqa: E402
 from service.store import open_store  # noqa: E402
-from service.vectors.concluding import about_version  # noqa: E402
-from service.vectors.table import Table  # noqa: E402
 from tests.benchmarks.search import VERSION, make_table, raw_numpy, seconds_in_turn  # noqa: E402
 from tests.benchmarks.service import ask, bare_route  # noqa: E402
 from tests.faults.services import Service, wait_for  # noqa: E402
-from tests.service.api.vectors.shelf import put_job  # noqa: E402
+from tests.service.api.embeddings.published import put_job  # noqa: E402
 
 ROUNDS, SECONDS, BATCH = 7, 3.0, 1_000
 PARTS = ("memory", "lookup", "batch", "neighbours")

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.vectors.approximate import build_index
-from service.vectors.building import build_version
-from service.vectors.search import Searcher
-from service.vectors.table import Table
+from service.embeddings.approximate import build_index
+from service.embeddings.publish import build_version
+from service.embeddings.search import Searcher
+from service.embeddings.table import Table
 from trainer.files.atomic import sha256
 
 VERSION = "01k9bench00000000000000000"

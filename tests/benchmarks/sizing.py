@@ -75,7 +75,7 @@ def run_bytes(nodes: int, dim: int, checkpoints: int) -> int:
 
 def index_bytes(nodes: int, dim: int) -> int:
     """hnsw: a byte for each number, its links, and what FAISS keeps of a row."""
-    from service.vectors.approximate import LINKS
+    from service.embeddings.approximate import LINKS
 
     return nodes * (dim + 8 * LINKS + 24)
 
@@ -111,7 +111,7 @@ def batch_speed(dim: int) -> float:
 def measured(spec: Any) -> dict[str, float]:
     """Train and publish in a folder of its own: seconds of the fastest epoch, bytes kept, and bytes of the rest."""
     import trainer
-    from service.vectors.building import build_version
+    from service.embeddings.publish import build_version
     from trainer.run.directory import read_events
 
     with tempfile.TemporaryDirectory() as folder:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from service.embeddings.jobs import about_version, publish_job
+from service.embeddings.layout import read_info
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Claim, Job, NewEvent, NewJob
-from service.vectors.concluding import about_version, publish_job
-from service.vectors.layout import read_info
+from tests.service.api.embeddings.published import put_job
 from tests.service.api.server import SMALL
-from tests.service.api.vectors.shelf import put_job
-from tests.service.vectors.tables import make_export, publish
+from tests.service.embeddings.tables import make_export, publish
 from trainer.config import parse_spec, spec_hash
 from tuner.config import parse_sweep, sweep_hash
 from tuner.journal import Journal

@@ -130,5 +130,5 @@ def everything(live: Live) -> Any:
         (job.id, job.state, job.last_seq) for kind in kinds for job in live.store.jobs.list(kind=kind, limit=500)[0]
     ]
     files = sorted(path for path in live.settings.home.rglob("*") if not path.name.startswith("service.db"))
-    published = live.store.embeddings.shelf()
+    published = live.store.embeddings.snapshot()
     return jobs, [row.ref for row in live.store.datasets.list()[0]], published, files

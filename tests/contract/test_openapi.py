@@ -26,7 +26,7 @@ from tests.service.datasets.forms import EDGES, NODES
 
 CHANGING = {"cancel_job", "delete_job", "cancel_sweep", "delete_sweep", "delete_dataset"}
 CHANGING |= {"publish_embedding", "build_index", "delete_embedding", "set_alias", "remove_alias"}
-NEEDS_ENCODER = "/embed"  # which only training makes: tests/service/api/vectors/test_new_nodes.py
+NEEDS_ENCODER = "/embed"  # which only training makes: tests/service/api/embeddings/test_new_nodes.py
 STREAMS = ("watch_job", "watch_sweep")
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",

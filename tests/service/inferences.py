@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import uvloop
 
+from service.embeddings.publish import build_version
 from service.inference import Inference
 from service.settings import Settings
-from service.vectors.building import build_version
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, alive
 from trainer.config import TrainSpec
 from trainer.data.datasets import load

@@ -20,15 +20,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from service.embeddings.layout import read_info
+from service.embeddings.table import Table
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.records import NewJob
-from service.vectors.layout import read_info
-from service.vectors.table import Table
 from tests import postgres
 from tests.service.clusters import MISSING, MISSING_REASON, ROOT, Place, server_with_roles
+from tests.service.embeddings.tables import make_table
 from tests.service.store.published import trained
-from tests.service.vectors.tables import make_table
 
 TABLES = ("jobs", "events", "datasets", "embeddings", "aliases", "alias_moves", "keys", "idempotency")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(MISSING, reason=MISSING_REASON)]
@@ -108,7 +108,7 @@ def test_what_was_there_is_there_again(place):
     assert os.path.samefile(run / "embeddings" / "vectors.npy", published / "vectors.npy")
     store = open_store(place.settings)  # the role owns what came back: it can go on writing
     assert store.aliases.get("production").version == version
-    assert store.embeddings.shelf().aliases["latest"] == version
+    assert store.embeddings.snapshot().aliases["latest"] == version
     assert len(Table.open(published).vectors) == read_info(published).rows == 200
     trained(store)
     store.close()

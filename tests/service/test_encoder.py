@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.embeddings.jobs import about_version
+from service.embeddings.layout import read_info
 from service.inference import Inference
 from service.settings import Settings
-from service.vectors.concluding import about_version
-from service.vectors.layout import read_info
+from tests.service.api.embeddings.published import put_job
 from tests.service.api.server import serving
-from tests.service.api.vectors.shelf import put_job
 from tests.service.inferences import FAKE, SPEC, VERSION, ask, own_edges, publish, raw_graph, run
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, keeps_alive, until
 from tests.trainer.mlflow_server import free_port

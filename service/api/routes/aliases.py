@@ -6,16 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.api.embeddings.documents import alias_document
+from service.api.embeddings.openapi import question
+from service.api.embeddings.request_body import read_question
+from service.api.embeddings.schemas import AliasDocument, AliasPage, MoveAlias
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
-from service.api.routes.retrieval import catalogue_of
+from service.api.routes.retrieval import catalog_of
 from service.api.security import caller_of
 from service.api.state import state_of
 from service.api.threads import in_thread
-from service.api.vectors.bodies import read_question
-from service.api.vectors.described import question
-from service.api.vectors.documents import alias_document
-from service.api.vectors.schemas import AliasDocument, AliasPage, MoveAlias
 from service.api.views import answer
 from service.store import Store
 from service.store.records import ALIAS, VERSION, Alias
@@ -71,7 +71,7 @@ def add_aliases(router: APIRouter) -> None:
             moved = await state_of(request).write(aliases.rollback, alias, **asked)
         else:
             moved = await state_of(request).write(aliases.move, alias, wanted.version, **asked)
-        await catalogue_of(request).refresh()
+        await catalog_of(request).refresh()
         return await _shown(request, moved)
 
     @router.delete(
@@ -84,7 +84,7 @@ def add_aliases(router: APIRouter) -> None:
         if await _find(store, alias) is None:
             raise _unknown()
         await state_of(request).write(store.aliases.remove, alias, owner=caller.owner, may_change=caller.may_change)
-        await catalogue_of(request).refresh()
+        await catalog_of(request).refresh()
         return Response(status_code=204)
 
 

@@ -6,20 +6,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.api.embeddings.documents import PREFIX, embedding_document
+from service.api.embeddings.openapi import question
+from service.api.embeddings.request_body import read_question
+from service.api.embeddings.schemas import BuildIndex, EmbeddingDocument, EmbeddingPage, Publish
 from service.api.openapi import refusals
 from service.api.problems import Problem
-from service.api.routes.retrieval import ONE, catalogue_of
+from service.api.routes.retrieval import ONE, catalog_of
 from service.api.security import check_may_change
 from service.api.state import state_of
 from service.api.threads import in_thread, read
-from service.api.vectors.bodies import read_question
-from service.api.vectors.described import question
-from service.api.vectors.documents import PREFIX, embedding_document
-from service.api.vectors.schemas import BuildIndex, EmbeddingDocument, EmbeddingPage, Publish
 from service.api.views import answer
+from service.embeddings.jobs import index_job, most_memory, publish_job, settled
+from service.embeddings.retention import remove_version
 from service.store.records import Embedding
-from service.vectors.concluding import index_job, most_memory, publish_job, settled
-from service.vectors.retention import remove_version
 from trainer.config import PRINTABLE
 
 MAX_PAGE = 500
@@ -42,10 +42,10 @@ def add_versions(router: APIRouter) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:
-        store, catalogue = state_of(request).store, catalogue_of(request)
+        store, catalog = state_of(request).store, catalog_of(request)
         rows, following = await in_thread(store.embeddings.list, dataset=dataset, before=cursor, limit=limit)
-        await catalogue.refresh()
-        named = catalogue.aliases()
+        await catalog.refresh()
+        named = catalog.aliases()
         items = [embedding_document(row, named.get(row.version, ())) for row in rows]
         return answer({"items": items, "next": following})
 
@@ -78,8 +78,8 @@ def add_versions(router: APIRouter) -> None:
         if not await in_thread(state_of(request).readiness.has_room):
             raise Problem(507, "the disk of this service is almost full; try again when something was deleted")
         row, _ = await state_of(request).write(store.embeddings.create, job, publish_job(job))
-        await catalogue_of(request).refresh()
-        named = catalogue_of(request).aliases().get(row.version, ())
+        await catalog_of(request).refresh()
+        named = catalog_of(request).aliases().get(row.version, ())
         return answer(embedding_document(row, named), status=202, headers=_headers(row))
 
     @router.post(
@@ -99,7 +99,7 @@ def add_versions(router: APIRouter) -> None:
         row, _ = await state_of(request).write(
             state_of(request).store.embeddings.build_index, row.version, wanted.kind, job
         )
-        await catalogue_of(request).refresh()
+        await catalog_of(request).refresh()
         return answer(embedding_document(row, aliases), status=202, headers=_headers(row))
 
     @router.delete(
@@ -115,13 +115,13 @@ def add_versions(router: APIRouter) -> None:
             raise Problem(404, "there is no version with this id; an alias is removed at /v1/aliases")
         check_may_change(request, row.owner)
         await state_of(request).write(remove_version, version, store, state_of(request).settings)
-        await catalogue_of(request).refresh()
+        await catalog_of(request).refresh()
         return Response(status_code=204)
 
 
 async def _settled(request: Request, ref: str) -> tuple[Embedding, list[str]]:
     """The version as it is, also if the job that made it was cancelled without a word."""
-    row, aliases = await catalogue_of(request).row(ref)
+    row, aliases = await catalog_of(request).row(ref)
     if row.state == "publishing" or any(entry.get("state") == "building" for entry in row.indexes.values()):
         row = await state_of(request).write(settled, row, state_of(request).store)
     return row, aliases

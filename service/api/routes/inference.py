@@ -9,21 +9,21 @@ import numpy as np
 from fastapi import APIRouter, Request
 
 from service.api.direct import DirectRoute
+from service.api.embeddings import neighbors
+from service.api.embeddings.catalog import ServedVersion
+from service.api.embeddings.examples import CLASSES
+from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, asked, choose
+from service.api.embeddings.new_nodes import NewNodes, blamed_field, labelled, new_nodes
+from service.api.embeddings.openapi import answered, question
+from service.api.embeddings.raw_response import RawResponse
+from service.api.embeddings.request_body import read_question
+from service.api.embeddings.responses import check_size, document, dumps, json_rows, matrix
+from service.api.embeddings.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid, not_valid, unavailable
-from service.api.routes.retrieval import ONE, about, catalogue_of
+from service.api.routes.retrieval import ONE, about, catalog_of
 from service.api.state import state_of
-from service.api.vectors import nearest
-from service.api.vectors.answers import check_size, document, dumps, json_rows, matrix
-from service.api.vectors.bodies import read_question
-from service.api.vectors.catalogue import Served
-from service.api.vectors.described import answered, question
-from service.api.vectors.examples import CLASSES
-from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose
-from service.api.vectors.new_nodes import NewNodes, blamed_field, labelled, new_nodes
-from service.api.vectors.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
-from service.api.vectors.sending import Plain
-from service.vectors.parquet import arrow_stream, ids_column, names_column
+from service.embeddings.parquet import arrow_stream, ids_column, names_column
 from trainer.errors import Infrastructure, InvalidInput
 
 MOST_PREDICTED = 100_000  # as JSON
@@ -32,10 +32,10 @@ _SECTION = "neighbors."  # of the question
 _REFUSED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
-async def embed(request: Request, version: str) -> Plain:
+async def embed(request: Request, version: str) -> RawResponse:
     """Vectors for nodes that were not in the graph, from their features and their edges to known nodes, as the trained
     encoder gives them; also for known nodes with other features or edges. With `neighbors` also their nearest nodes."""
-    served, _ = await catalogue_of(request).find(version)
+    served, _ = await catalog_of(request).find(version)
     with about(served):
         form = choose(asked(request.scope["headers"])[0], (JSON, RAW, NPY))
         if not served.info.has_encoder:
@@ -46,7 +46,7 @@ async def embed(request: Request, version: str) -> Plain:
         count = len(wanted.nodes)
         check_size(count * served.info.dim, form, "nodes", "send fewer at a time", instead=NPY)
         if wanted.neighbors is not None:
-            nearest.check_answer(served, count, wanted.neighbors, form, within=_SECTION)
+            neighbors.check_answer(served, count, wanted.neighbors, form, within=_SECTION)
         gathers = state_of(request).gathers
         new = await gathers.run(new_nodes, served, wanted)
         try:
@@ -60,21 +60,21 @@ async def embed(request: Request, version: str) -> Plain:
         return await work.run(_embedded, served, new, vectors, wanted.neighbors)
 
 
-def _embedded(served: Served, new: NewNodes, vectors: Any, options: NewNodeNeighbors | None) -> Plain:
+def _embedded(served: ServedVersion, new: NewNodes, vectors: Any, options: NewNodeNeighbors | None) -> RawResponse:
     members: dict[str, bytes | Iterator[bytes]] = {"ids": dumps(new.ids), "vectors": json_rows(vectors)}
     if options is not None:
         places = np.arange(len(vectors))
         names = [at if name is None else name for at, name in enumerate(new.ids)]
         exclude = None if options.include_self else new.replaces
-        queries = nearest.Queries(names, vectors, exclude, [], "nodes", places, _SECTION)
-        members |= nearest.members(nearest.search(served, queries, options, options.filter))
+        queries = neighbors.Queries(names, vectors, exclude, [], "nodes", places, _SECTION)
+        members |= neighbors.members(neighbors.search(served, queries, options, options.filter))
     return served.heads.once(JSON, document(served.heads, members), rows=len(vectors))
 
 
-async def classify(request: Request, version: str) -> Plain:
+async def classify(request: Request, version: str) -> RawResponse:
     """A probe learns from the labels given, and tells the class of other nodes, with its confidence. How good it is,
     is measured on labels that it has not seen."""
-    served, _ = await catalogue_of(request).find(version)
+    served, _ = await catalog_of(request).find(version)
     with about(served):
         form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
         wanted = await read_question(request, Classify)
@@ -91,7 +91,7 @@ async def classify(request: Request, version: str) -> Plain:
         return await gathers.run(_classified, served, form, given.classes, found)
 
 
-def _classified(served: Served, form: str, classes: list[int | str], found: dict[str, Any]) -> Plain:
+def _classified(served: ServedVersion, form: str, classes: list[int | str], found: dict[str, Any]) -> RawResponse:
     ids = served.ids.ids_of(found["rows"])
     if form == ARROW:
         columns = {
@@ -106,7 +106,7 @@ def _classified(served: Served, form: str, classes: list[int | str], found: dict
     return served.heads.once(form, document(served.heads, members))
 
 
-async def _computed(request: Request, served: Served, what: str, head: dict[str, Any], arrays: Any) -> Any:
+async def _computed(request: Request, served: ServedVersion, what: str, head: dict[str, Any], arrays: Any) -> Any:
     """What the other process answers.
 
     Raises:
@@ -117,7 +117,7 @@ async def _computed(request: Request, served: Served, what: str, head: dict[str,
     try:
         return await getattr(inference, what)(served.table.directory, head, arrays)
     except (Infrastructure, TimeoutError) as error:
-        await catalogue_of(request).find(served.version)  # 404 if that is why
+        await catalog_of(request).find(served.version)  # 404 if that is why
         raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error
 
 

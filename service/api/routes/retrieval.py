@@ -14,11 +14,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.api.body import media_type, read_bytes
 from service.api.direct import DirectRoute
-from service.api.openapi import refusals
-from service.api.problems import FieldError, Problem, not_valid, problem_of, unavailable
-from service.api.state import state_of
-from service.api.vectors import nearest
-from service.api.vectors.answers import (
+from service.api.embeddings import neighbors
+from service.api.embeddings.catalog import Catalog, ServedVersion
+from service.api.embeddings.examples import LOOKUPS, NEIGHBORS
+from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, asked, choose, has_it
+from service.api.embeddings.openapi import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
+from service.api.embeddings.raw_response import RawResponse
+from service.api.embeddings.request_body import SECONDS, as_matrix, parse_matrix, read_question
+from service.api.embeddings.responses import (
     FORMS,
     TAGS,
     check_size,
@@ -26,12 +29,7 @@ from service.api.vectors.answers import (
     node_body,
     with_version,
 )
-from service.api.vectors.bodies import SECONDS, as_matrix, parse_matrix, read_question
-from service.api.vectors.catalogue import Catalogue, Served
-from service.api.vectors.described import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
-from service.api.vectors.examples import LOOKUPS, NEIGHBORS
-from service.api.vectors.negotiate import ARROW, JSON, NPY, RAW, asked, choose, has_it
-from service.api.vectors.schemas import (
+from service.api.embeddings.schemas import (
     MOST_NEIGHBORS,
     MOST_QUERIES,
     Backend,
@@ -44,7 +42,9 @@ from service.api.vectors.schemas import (
     NeighborsDocument,
     NodeDocument,
 )
-from service.api.vectors.sending import Plain
+from service.api.openapi import refusals
+from service.api.problems import FieldError, Problem, not_valid, problem_of, unavailable
+from service.api.state import state_of
 
 ONE = "/v1/embeddings/{version}"
 INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
@@ -54,13 +54,13 @@ _UNKNOWN = "unknown option; known are "
 _POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
-def catalogue_of(request: Request) -> Catalogue:
-    catalogue = state_of(request).catalog
-    return catalogue
+def catalog_of(request: Request) -> Catalog:
+    catalog = state_of(request).catalog
+    return catalog
 
 
 @contextmanager
-def about(served: Served) -> Iterator[None]:
+def about(served: ServedVersion) -> Iterator[None]:
     """Refusals within tell which version they are about."""
     try:
         yield
@@ -79,10 +79,10 @@ class NodeRoute(DirectRoute):
         self.path_regex = re.compile(r"/v1/embeddings/(?P<version>[^/]+)/nodes/(?P<node>.*)\Z", re.DOTALL)
 
 
-async def show_node(request: Request, version: str, node: str) -> Plain:
+async def show_node(request: Request, version: str, node: str) -> RawResponse:
     """One vector by the node's own id, percent-encoded."""
-    catalogue = state_of(request).catalog
-    served, pinned = await catalogue.find(version)
+    catalog = state_of(request).catalog
+    served, pinned = await catalog.find(version)
     row = served.ids.row_of(node)
     if row is None:
         raise with_version(Problem(404, "there is no node with this id in this version"), served.version)
@@ -103,7 +103,7 @@ async def show_node(request: Request, version: str, node: str) -> Plain:
         label = served.info.classes[number]  # type: ignore[index]
     name = int(node) if served.info.id_type == "int" else node
     body = node_body(heads, form, name, served.vectors[row], label)
-    return Plain(body, heads.kept(form, pinned, tag, len(body[0])))
+    return RawResponse(body, heads.kept(form, pinned, tag, len(body[0])))
 
 
 def _is_utf8(address: bytes) -> bool:
@@ -115,9 +115,9 @@ def _is_utf8(address: bytes) -> bool:
     return True
 
 
-async def look_up(request: Request, version: str) -> Plain:
+async def look_up(request: Request, version: str) -> RawResponse:
     """Vectors of up to 10,000 nodes. Binary forms have a row for every id, NaN (Arrow: null) for unknown ones."""
-    served, _ = await catalogue_of(request).find(version)
+    served, _ = await catalog_of(request).find(version)
     with about(served):
         form = choose(asked(request.scope["headers"])[0], FORMS)
         ids = (await read_question(request, Lookup)).ids
@@ -130,7 +130,7 @@ async def look_up(request: Request, version: str) -> Plain:
         return await gathers.run(_looked_up, served, form, ids)
 
 
-def _looked_up(served: Served, form: str, ids: list[int | str]) -> Plain:
+def _looked_up(served: ServedVersion, form: str, ids: list[int | str]) -> RawResponse:
     rows = served.ids.rows_of(ids)
     unknown = rows < 0
     body = lookup_body(served.heads, form, ids, served.table.take(rows), unknown)
@@ -182,7 +182,7 @@ def add_retrieval(router: APIRouter) -> None:
         }  # fmt: skip
         unknown = [FieldError(name, _UNKNOWN + ", ".join(given)) for name in request.query_params if name not in given]
         given = {name: value for name, value in given.items() if value is not None}
-        served, _ = await catalogue_of(request).find(version)
+        served, _ = await catalog_of(request).find(version)
         with about(served):
             form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
             kind = media_type(request, (JSON, RAW, NPY))
@@ -224,13 +224,13 @@ def add_retrieval(router: APIRouter) -> None:
         request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
     ) -> Response:
         """With ranges and entity tags, so that a broken download can go on."""
-        catalogue, tables = catalogue_of(request), state_of(request).tables
-        served, pinned = await catalogue.find(version)
+        catalog, tables = catalog_of(request), state_of(request).tables
+        served, pinned = await catalog.find(version)
         try:
             file = await tables.open(served, format, pinned=pinned)
         except FileNotFoundError:  # deleted since, or the alias has moved
-            await catalogue.refresh()
-            served, pinned = await catalogue.find(version)
+            await catalog.refresh()
+            served, pinned = await catalog.find(version)
             try:
                 file = await tables.open(served, format, pinned=pinned)
             except FileNotFoundError:
@@ -242,25 +242,25 @@ def add_retrieval(router: APIRouter) -> None:
         return file
 
 
-def _searched(served: Served, form: str, wanted: Neighbors) -> Plain:
+def _searched(served: ServedVersion, form: str, wanted: Neighbors) -> RawResponse:
     if wanted.ids is not None:
-        queries = nearest.by_ids(served, wanted.ids, wanted)
+        queries = neighbors.by_ids(served, wanted.ids, wanted)
     else:
-        queries = nearest.by_vectors(as_matrix(wanted.vectors or [], served.info.dim))
+        queries = neighbors.by_vectors(as_matrix(wanted.vectors or [], served.info.dim))
     return _answered(served, form, queries, wanted, wanted.filter)
 
 
 def _searched_for(
-    served: Served, form: str, kind: str, data: bytes, options: NeighborOptions, chosen: Filter | None
-) -> Plain:
+    served: ServedVersion, form: str, kind: str, data: bytes, options: NeighborOptions, chosen: Filter | None
+) -> RawResponse:
     """kind: of the body, `data`, that holds vectors."""
-    queries = nearest.by_vectors(parse_matrix(kind, data, served.info.dim, MOST_QUERIES))
+    queries = neighbors.by_vectors(parse_matrix(kind, data, served.info.dim, MOST_QUERIES))
     return _answered(served, form, queries, options, chosen)
 
 
 def _answered(
-    served: Served, form: str, queries: nearest.Queries, options: NeighborOptions, chosen: Filter | None
-) -> Plain:
-    nearest.check_answer(served, len(queries.names), options, form, instead=ARROW)
-    found = nearest.search(served, queries, options, chosen)
-    return served.heads.once(form, nearest.body(served, form, found), unknown=len(found.unknown))
+    served: ServedVersion, form: str, queries: neighbors.Queries, options: NeighborOptions, chosen: Filter | None
+) -> RawResponse:
+    neighbors.check_answer(served, len(queries.names), options, form, instead=ARROW)
+    found = neighbors.search(served, queries, options, chosen)
+    return served.heads.once(form, neighbors.body(served, form, found), unknown=len(found.unknown))

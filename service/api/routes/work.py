@@ -21,11 +21,11 @@ from service.api.state import state_of
 from service.api.threads import in_thread, read
 from service.api.views import answer, job_document
 from service.discarded import discard
+from service.embeddings.jobs import settled
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import NotFound
 from service.store.records import Idempotency, Job, Kind, NewJob
-from service.vectors.concluding import settled
 from trainer.config import PRINTABLE
 from trainer.errors import InvalidInput
 

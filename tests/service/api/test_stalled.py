@@ -18,9 +18,9 @@ import pytest
 from service.api.edge import protocol
 from service.api.edge.protocol import MOST_LOOKS, BoundedHttp
 from service.store.records import Claim, NewEvent
+from tests.service.api.embeddings.published import put_version
 from tests.service.api.server import Live
 from tests.service.api.test_events import until
-from tests.service.api.vectors.shelf import put_version
 
 ROWS, DIM = 10_000, 1_000  # 40 MB, more than any socket keeps
 WINDOW = 65_536

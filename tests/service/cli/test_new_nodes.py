@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from service.api.routes import inference
-from service.client import ApiError, Client, _vectors
+from service.client import ApiError, Client, _embeddings
+from service.embeddings.jobs import publish_job
 from service.settings import Settings
 from service.store.records import Claim
-from service.vectors.concluding import publish_job
 from tests.service.api.server import SMALL, Live, serving
 from tests.service.cli.commands import nml
 from tests.service.client.published import conclude, nearest
@@ -141,7 +141,7 @@ def test_more_predictions_than_an_answer_in_json_may_hold_are_the_same(name, mon
         monkeypatch.setattr(inference, "MOST_PREDICTED", 10)
         with pytest.raises(ApiError, match="predict"):
             client.vectors.classify("latest", labels)
-        monkeypatch.setattr(_vectors, "PREDICTED", 10)
+        monkeypatch.setattr(_embeddings, "PREDICTED", 10)
         found = [client.vectors.classify("latest", labels, wanted) for wanted in (None, some)]
     for one, other in zip(found, expected, strict=True):
         assert one.confidence.tobytes() == other.confidence.tobytes()

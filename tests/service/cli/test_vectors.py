@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
-from service.client import _wire
-from service.client._vector_documents import classified_from
-from service.client._vectors import Vectors
+from service.client import _session
+from service.client._embedding_documents import classified_from
+from service.client._embeddings import Embeddings
 from tests.service.api.server import Live
 from tests.service.cli.commands import NML, nml
 from tests.service.client.clock import Clock
@@ -144,7 +144,7 @@ def test_predicted_labels_are_written_whatever_is_printed(tmp_path: Path, monkey
         "version": "v", "classes": ["a", "b"], "accuracy": None, "protocol": "a probe", "ids": [7, "p,1"],
         "labels": ["a", "b"], "confidence": [0.75, 1.0],
     }  # fmt: skip
-    monkeypatch.setattr(Vectors, "classify", lambda *_, **__: classified_from([page]))
+    monkeypatch.setattr(Embeddings, "classify", lambda *_, **__: classified_from([page]))
     (tmp_path / "some.csv").write_text("id,label\n1,a\n2,b\n")
     out = tmp_path / "all.csv"
     done = nml("classify", "--labels", str(tmp_path / "some.csv"), "--out", str(out), *form)
@@ -154,7 +154,7 @@ def test_predicted_labels_are_written_whatever_is_printed(tmp_path: Path, monkey
 
 def test_a_busy_service_is_waited_for_but_an_absent_one_is_named_soon(live: Live, monkeypatch):
     clock, answered = Clock(), list[int]()
-    monkeypatch.setattr(_wire, "time", clock)
+    monkeypatch.setattr(_session, "time", clock)
 
     def first_busy(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
         answered.append(503 if not answered else 200)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from service.embeddings.jobs import finish_publish, publish_job
 from service.store.records import Claim
-from service.vectors.concluding import conclude_publish, publish_job
 from tests.service.api.server import Live
-from tests.service.vectors.tables import make_export, make_ids
-from tests.service.vectors.tables import publish as build
+from tests.service.embeddings.tables import make_export, make_ids
+from tests.service.embeddings.tables import publish as build
 
 METRICS = {
     "eval": {
@@ -55,7 +55,7 @@ def conclude(live: Live, version: str, failure: str | None = None) -> None:
     assert job.spec["version"] == version
     if failure is None:
         build(live.settings.run_directory(version), live.settings.home, version)
-    conclude_publish(job, live.store, live.settings, failure=failure)
+    finish_publish(job, live.store, live.settings, failure=failure)
     live.store.claims.finish(Claim.on(job), "succeeded" if failure is None else "failed")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from service.api.vectors import files
+from service.api.embeddings import downloads
 from service.client import ApiError, Client, Unreachable, _downloads
 from tests.service.api.server import Live
 from tests.service.client.proxy import Proxy, proxying
@@ -107,8 +107,8 @@ def test_a_file_that_is_still_being_written_is_waited_for(made: Published, live:
         monkeypatch.setattr(_downloads, "BODY_SECONDS", 120.0)  # of the answer itself, which has yet to come
         return parquet_file(table)
 
-    parquet_file = files.parquet_file
-    monkeypatch.setattr(files, "parquet_file", slow)
+    parquet_file = downloads.parquet_file
+    monkeypatch.setattr(downloads, "parquet_file", slow)
     monkeypatch.setattr(_downloads, "BODY_SECONDS", 1.0)
     with Client(live.url, key="", patience=0) as hasty:
         hasty.vectors.download("latest", tmp_path / "t.parquet", "parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.client import ApiError, Client, Unreachable, _wire
+from service.client import ApiError, Client, Unreachable, _session
 from tests.service.client.clock import Clock
 
 ALIAS = {"name": "prod", "version": "v1", "seq": 2, "automatic": False, "history": [{"reason": "rollback"}]}
@@ -14,7 +14,7 @@ ALIAS = {"name": "prod", "version": "v1", "seq": 2, "automatic": False, "history
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(_wire, "time", found)
+    monkeypatch.setattr(_session, "time", found)
     return found
 
 

@@ -58,7 +58,7 @@ def test_sweeps_and_imports(settings):
 @pytest.mark.parametrize("kind", ["publish", "index"])
 def test_versions_and_their_indexes(settings, kind):
     launch = JobCommands(settings, ENVIRON).launch_spec(replace(JOB, kind=kind, id="v", memory_bytes=10**9))
-    assert launch.argv == ("python", "-P", "-m", "service.vectors", f"{settings.home}/jobs/v/spec.json")
+    assert launch.argv == ("python", "-P", "-m", "service.embeddings", f"{settings.home}/jobs/v/spec.json")
     assert launch.environment["NML_HOME"] == str(settings.home)
     assert launch.environment["ARROW_DEFAULT_MEMORY_POOL"] == "system"
 

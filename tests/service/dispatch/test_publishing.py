@@ -11,10 +11,10 @@ import pytest
 
 from service.discarded import discard
 from service.dispatch.job_commands import JobCommands
+from service.embeddings.approximate import index_memory
+from service.embeddings.jobs import finish_index, finish_publish, index_job, most_memory, publish_job, settled
+from service.embeddings.layout import read_info
 from service.store.records import NewJob
-from service.vectors.approximate import index_memory
-from service.vectors.concluding import conclude_index, conclude_publish, index_job, most_memory, publish_job, settled
-from service.vectors.layout import read_info
 from tests.service.dispatch.conftest import STANDIN, ended, events_of, submit, until
 from tests.service.dispatch.dispatcher_process import CONCLUDED
 from tests.service.dispatch.test_real_jobs import document
@@ -27,7 +27,7 @@ marker = pathlib.Path(sys.argv[1]).with_name("seen")
 if not marker.exists():
     marker.touch()
     os.kill(os.getpid(), signal.SIGKILL)
-os.execv(sys.executable, [sys.executable, "-P", "-m", "service.vectors", sys.argv[1]])
+os.execv(sys.executable, [sys.executable, "-P", "-m", "service.embeddings", sys.argv[1]])
 """
 
 
@@ -49,7 +49,7 @@ def test_vectors_of_a_job_become_a_version_that_outlives_the_job(dispatching, st
     embedding, publisher = published(store, job.id)
     assert (publisher.kind, publisher.state, publisher.attempt) == ("publish", "succeeded", 1)
     assert [event.type for event in events_of(store, publisher.id)] == ["state"] * 3
-    assert store.embeddings.shelf().aliases == {"latest": job.id, "latest.papers": job.id}
+    assert store.embeddings.snapshot().aliases == {"latest": job.id, "latest.papers": job.id}
     assert (embedding.owner, embedding.dataset) == ("k1", "papers.0123456789ab")
     assert (embedding.about["rows"], embedding.about["dim"], embedding.about["id_type"]) == (5, 4, "int")
     assert "files" not in embedding.about
@@ -71,7 +71,7 @@ def test_a_damaged_export_fails_with_its_reason_and_the_training_job_stays_a_suc
     assert (publisher.state, publisher.failure_kind, publisher.attempt) == ("failed", "invalid", 1)
     assert embedding.failure == publisher.failure_message
     assert embedding.failure.startswith("vectors.npy: differs from the checksum")
-    assert store.embeddings.shelf().aliases == {}
+    assert store.embeddings.snapshot().aliases == {}
     assert not list(settings.embeddings.iterdir())
     assert store.jobs.get(job.id).state == "succeeded"
 
@@ -167,17 +167,17 @@ def test_old_versions_go_when_new_ones_come_but_not_what_someone_points_to(dispa
             store.aliases.move("prod", made[0], owner=None)
     kept = {made[0], made[2]}
     until(lambda: {folder.name for folder in settings.embeddings.iterdir()} == kept)
-    assert set(store.embeddings.shelf().versions) == kept
+    assert set(store.embeddings.snapshot().versions) == kept
 
 
 @pytest.mark.parametrize("failure", [None, "late"])
 def test_concluding_what_was_deleted_since_is_harmless(store, settings, failure):
     """A dispatcher that was asleep; there are no files left to read, and that is no failure of the job."""
     job = submit(store, epochs=1)
-    conclude_publish(replace(job, kind="publish", spec=publish_job(job).spec), store, settings, failure=failure)
+    finish_publish(replace(job, kind="publish", spec=publish_job(job).spec), store, settings, failure=failure)
     spec = {"do": "index", "version": job.id, "kind": "hnsw"}
-    conclude_index(replace(job, kind="index", spec=spec), store, settings, failure=failure)
-    assert store.embeddings.shelf().versions == {}
+    finish_index(replace(job, kind="index", spec=spec), store, settings, failure=failure)
+    assert store.embeddings.snapshot().versions == {}
 
 
 @pytest.mark.slow

@@ -152,8 +152,8 @@ def test_a_version_is_never_deleted_while_a_name_moves_to_it(store):
         else:
             assert isinstance(moved, NotFound), moved
             assert isinstance(deleted, Embedding)
-        shelf = store.embeddings.shelf()
-        assert set(shelf.aliases.values()) <= set(shelf.versions)
+        snapshot = store.embeddings.snapshot()
+        assert set(snapshot.aliases.values()) <= set(snapshot.versions)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -180,15 +180,15 @@ def test_publishing_many_at_once_ends_at_the_newest(store):
 
 def test_automatic_names_fall_back_when_their_version_is_deleted(store):
     first, papers, last = ready(store), ready(store, "papers.0123456789ab"), ready(store)
-    assert store.embeddings.shelf().aliases == {
+    assert store.embeddings.snapshot().aliases == {
         "latest": last.version, "latest.digits": last.version, "latest.papers": papers.version,
     }  # fmt: skip
     store.embeddings.delete(last.version)
-    assert store.embeddings.shelf().aliases == {
+    assert store.embeddings.snapshot().aliases == {
         "latest": papers.version, "latest.digits": first.version, "latest.papers": papers.version,
     }  # fmt: skip
     store.embeddings.delete(papers.version)
-    assert store.embeddings.shelf().aliases == {"latest": first.version, "latest.digits": first.version}
+    assert store.embeddings.snapshot().aliases == {"latest": first.version, "latest.digits": first.version}
     assert moves(store, "latest.papers")[-1] == (None, "removed")
     anew = ready(store, "papers.0123456789ab")
     assert store.aliases.get("latest.papers").version == anew.version

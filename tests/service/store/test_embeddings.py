@@ -137,9 +137,9 @@ def test_deleting_and_finishing_at_once_never_leave_an_alias_to_nothing(store):
         finished, deleted = both(finish, partial(store.embeddings.delete, job.id))
         assert isinstance(finished, Embedding | Fenced)
         assert isinstance(deleted, Embedding)
-        shelf = store.embeddings.shelf()
-        assert shelf.versions == {}
-        assert shelf.aliases == {}
+        snapshot = store.embeddings.snapshot()
+        assert snapshot.versions == {}
+        assert snapshot.aliases == {}
 
 
 def test_deleting_waits_for_publishing_and_indexing(store):
@@ -193,15 +193,15 @@ def test_pages_newest_first_by_data_set_with_and_without_version(store):
     assert store.embeddings.list(dataset="paper%")[0] == []
 
 
-def test_the_shelf_is_of_one_moment_and_its_revision_grows_with_every_change(store):
+def test_the_snapshot_is_of_one_moment_and_its_revision_grows_with_every_change(store):
     """One revision, one content, also while an alias is moved all the time."""
     one, two = ready(store), ready(store)
-    shelf = store.embeddings.shelf()
-    assert shelf.versions[one.version].about == {name: value for name, value in ABOUT.items() if name != "export"}
-    assert shelf.revision == store.embeddings.revision()
+    snapshot = store.embeddings.snapshot()
+    assert snapshot.versions[one.version].about == {name: value for name, value in ABOUT.items() if name != "export"}
+    assert snapshot.revision == store.embeddings.revision()
     store.aliases.move("x", one.version, owner=None)
     seen = [store.embeddings.revision()]
-    assert seen[0] > shelf.revision
+    assert seen[0] > snapshot.revision
     stop = time.monotonic() + 1.5
 
     def work(number):
@@ -212,8 +212,8 @@ def test_the_shelf_is_of_one_moment_and_its_revision_grows_with_every_change(sto
                 turn += 1
                 store.aliases.move("x", (one, two)[turn % 2].version, owner=None)
             else:
-                shelf = store.embeddings.shelf()
-                found.append((shelf.revision, shelf.aliases["x"]))
+                snapshot = store.embeddings.snapshot()
+                found.append((snapshot.revision, snapshot.aliases["x"]))
         return found
 
     _, *readers = at_once(3, work)
@@ -276,6 +276,6 @@ def test_a_database_of_the_first_revision_is_brought_up_to_date_and_its_jobs_go_
     made = store.embeddings.get("01old")
     assert made.state == "publishing"
     store.embeddings.finish("01old", made.job_id, about=ABOUT)
-    assert store.embeddings.shelf().aliases == {"latest": "01old", "latest.digits": "01old"}
+    assert store.embeddings.snapshot().aliases == {"latest": "01old", "latest.digits": "01old"}
     assert store.embeddings.revision() > 0
     store.close()

@@ -1,0 +1,203 @@
+"""Which version a name means, and its open table: one picture of the store per process, taken anew when it changes.
+
+On SQLite every request compares the store's revision, so that an answer is never older than its question. Elsewhere a
+background task does, every `poll_seconds`, and whoever asks for something that the picture does not have, or has just
+changed something, looks at once. A table that was closed or deleted stays readable for requests that have it: its maps
+go with the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import NamedTuple
+
+from numpy.typing import NDArray
+
+from service.api.embeddings.responses import ResponseHeaders
+from service.api.embeddings.revision import RevisionReader
+from service.api.problems import Problem, clean, unavailable
+from service.api.threads import in_thread, read
+from service.embeddings.search import Searcher
+from service.embeddings.table import Table
+from service.settings import Settings
+from service.store import Store
+from service.store.errors import Unavailable
+from service.store.records import Embedding, Snapshot
+
+MOST_OPEN = 64  # tables; their maps cost address space and a few pages
+PUBLISHING_RETRY = 2  # seconds
+_PAUSE = 2.0  # after something that nobody expected
+
+log = logging.getLogger("service.api")
+
+
+class ServedVersion:
+    """An open version, with what answers from it need."""
+
+    def __init__(self, version: str, table: Table, *, use_index_from: int):
+        info = table.info
+        self.version, self.table, self.info, self.ids = version, table, info, table.ids
+        self.vectors: NDArray = table.vectors
+        self.labels = table.labels
+        self.searcher = Searcher(table, use_index_from=use_index_from)
+        self.heads = ResponseHeaders(version, info.dim)
+
+
+class Found(NamedTuple):
+    """A version, and whether it was asked for by its own name rather than by an alias."""
+
+    served: ServedVersion
+    pinned: bool
+
+
+class Catalog:
+    """Of one process."""
+
+    def __init__(self, store: Store, settings: Settings):
+        self._store, self._settings = store, settings
+        self._revision = RevisionReader(store) if store.reads_inline else None
+        self._snapshot = Snapshot(-1, {}, {})
+        self._served: OrderedDict[str, ServedVersion] = OrderedDict()
+        self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the picture was taken
+        self._lock = asyncio.Lock()
+
+    async def find(self, ref: str) -> Found:
+        """The open version that `ref` means now.
+
+        Raises:
+            Problem: 404 unknown; 409 not published yet, or never; 503 its files cannot be read.
+            Unavailable: the database does not answer.
+        """
+        if self._revision is not None and self._revision.revision() != self._snapshot.revision:
+            await self.refresh()
+        found = self._found.get(ref)
+        if found is None:
+            return await self._resolve(ref)
+        self._served.move_to_end(found.served.version)
+        return found
+
+    async def row(self, ref: str) -> tuple[Embedding, list[str]]:
+        """What the store has of a version in whatever state, and the aliases that point to it.
+
+        Raises:
+            Problem: 404.
+            Unavailable: the database does not answer.
+        """
+        await self.refresh()
+        row = self._row(ref)
+        if row is None:
+            raise Problem(404, "there is no version and no alias of this name")
+        return row, self.aliases().get(row.version, [])
+
+    def aliases(self) -> dict[str, list[str]]:
+        """By version, sorted."""
+        named: dict[str, list[str]] = {}
+        for alias, version in sorted(self._snapshot.aliases.items()):
+            named.setdefault(version, []).append(alias)
+        return named
+
+    async def refresh(self) -> None:
+        """Take the picture anew if anything has changed.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        async with self._lock:  # so that of many who see a change only one reads it
+            store = self._store.embeddings
+            if await read(self._store, store.revision) != self._snapshot.revision:
+                self._take(await in_thread(store.snapshot))
+
+    async def run(self) -> None:
+        """Notice changes for as long as the app lives."""
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            try:
+                await self.refresh()
+            except Unavailable:
+                pass
+            except Exception:
+                log.exception("the catalog of embeddings could not be read; trying again")
+                await asyncio.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """When the app stops, before the store is closed."""
+        if self._revision is not None:
+            self._revision.close()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        before, self._snapshot, self._found = self._snapshot, snapshot, {}
+        for version in list(self._served):
+            row, earlier = snapshot.versions.get(version), before.versions.get(version)
+            if row is None or row.state != "ready":
+                del self._served[version]
+            elif earlier is None or row.indexes != earlier.indexes:  # there is a new one to search with
+                served = self._served[version]
+                self._served[version] = ServedVersion(
+                    version, served.table, use_index_from=self._settings.index_min_rows
+                )
+
+    def _row(self, ref: str) -> Embedding | None:
+        return self._snapshot.versions.get(self._snapshot.aliases.get(ref, ref))
+
+    async def _resolve(self, ref: str) -> Found:
+        row = self._row(ref)
+        if row is None or row.state != "ready":  # perhaps it is by now
+            await self.refresh()
+            row = self._row(ref)
+        for is_last in (False, True):
+            version = _ready(row)
+            served = self._served.get(version)
+            if served is not None:
+                break
+            try:
+                table = await in_thread(Table.open, self._settings.version_directory(version))
+            except (OSError, ValueError) as error:
+                await self.refresh()  # deleted in this very moment?
+                row = self._row(ref)
+                if is_last:
+                    _ready(row)
+                    log.exception("version %s is published, but cannot be opened", version)
+                    raise unavailable("the files of this version cannot be read now", seconds=30) from error
+            else:
+                served = self._keep(version, table)
+                break
+        assert served is not None
+        found = Found(served, pinned=ref == version)
+        if version in self._served and self._snapshot.aliases.get(ref, ref) == version:
+            self._found[ref] = found
+        return found
+
+    def _keep(self, version: str, table: Table) -> ServedVersion:
+        """Among the open ones, unless it was opened twice at once, or deleted meanwhile."""
+        row = self._snapshot.versions.get(version)
+        served = self._served.get(version)
+        if served is not None:
+            return served
+        served = ServedVersion(version, table, use_index_from=self._settings.index_min_rows)
+        if row is not None and row.state == "ready":
+            self._served[version] = served
+            while len(self._served) > MOST_OPEN:
+                closed, _ = self._served.popitem(last=False)
+                self._found = {ref: found for ref, found in self._found.items() if found.served.version != closed}
+        return served
+
+
+def _ready(row: Embedding | None) -> str:
+    """The version's name.
+
+    Raises:
+        Problem: 404 or 409 unless it is ready.
+    """
+    if row is None:
+        raise Problem(404, "there is no version and no alias of this name")
+    if row.state == "publishing":
+        raise Problem(
+            409, "this version is still being published; try again in a moment",
+            headers={"Retry-After": str(PUBLISHING_RETRY)}, kind="publishing",
+        )  # fmt: skip
+    if row.state != "ready":
+        why = row.failure or "its job has failed"
+        raise Problem(409, f"this version could not be published: {clean(why, 500)}", kind="not-published")
+    return row.version
