@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from service.api import openapi, problems
 from service.api.direct import DirectRoute
 from service.api.edge.guard import Guard
-from service.api.edge.measures import Measures
+from service.api.edge.metrics import RequestMetrics
 from service.api.routes.aliases import add_aliases
 from service.api.routes.datasets import router as datasets
 from service.api.routes.embeddings import add_versions
@@ -37,17 +37,17 @@ TAGS = [
 ]
 
 
-def create_app(settings: Settings, metrics: Measures | None = None) -> FastAPI:
+def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> FastAPI:
     """The app; the database is opened, and brought up to date, when it starts.
 
     Args:
         metrics: what counts requests; none: for this app alone.
     """
-    measures = Measures() if metrics is None else metrics
+    metrics = RequestMetrics() if metrics is None else metrics
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_state(app, settings, measures):
+        async with open_state(app, settings, metrics):
             yield
 
     app = FastAPI(
@@ -64,7 +64,7 @@ def create_app(settings: Settings, metrics: Measures | None = None) -> FastAPI:
     app.include_router(datasets)
     app.include_router(operations)
     direct = [route for route in app.routes if isinstance(route, DirectRoute)]
-    app.add_middleware(Guard, settings=settings, measures=measures, direct=direct)
+    app.add_middleware(Guard, settings=settings, metrics=metrics, direct=direct)
     described: dict[str, Any] = {}
 
     def describe() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Its supervisor passes a socket that listens already, so that clients wait instead of being refused while an API process
 is started anew, and several of them can share the port; those then count their requests together, in a folder
-(`service.api.edge.together`). Without a socket it listens by itself.
+(`service.api.edge.multiprocess_metrics`). Without a socket it listens by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import uvicorn
 
+from service.api.edge.multiprocess_metrics import FOLDER_VARIABLE, join
 from service.api.edge.protocol import BoundedHttp
-from service.api.edge.together import FOLDER_VARIABLE, join
 from service.settings import Settings
 
 BACKLOG = 2_048
@@ -82,11 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _app(settings: Settings, counts: Path | None, slot: int) -> Any:
     os.environ.pop(FOLDER_VARIABLE, None)  # another program's, if anyone's
-    from service.api.edge.measures import Measures
+    from service.api.edge.metrics import RequestMetrics
     from service.app import create_app
 
     joined = counts is not None and join(counts, slot)
-    return create_app(settings, Measures(counts if joined else None))
+    return create_app(settings, RequestMetrics(counts if joined else None))
 
 
 if __name__ == "__main__":

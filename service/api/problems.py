@@ -90,7 +90,7 @@ def unavailable(detail: str, *, seconds: int = RETRY_SECONDS, extra: Mapping[str
     return Problem(503, detail, headers={"Retry-After": str(seconds)}, kind="unavailable", extra=extra)
 
 
-def respond(problem: Problem, scope: Scope) -> Response:
+def problem_response(problem: Problem, scope: Scope) -> Response:
     """The answer."""
     document: dict[str, Any] = {
         "type": "about:blank" if problem.kind is None else f"urn:nml:problem:{problem.kind}",
@@ -216,7 +216,7 @@ def install(app: FastAPI) -> None:
         problem = problem_of(error)
         if problem.status == 405:  # Starlette names the methods of the first route with that path only
             problem.headers["Allow"] = ", ".join(sorted(_methods_at(app, request.scope["path"])))
-        return respond(problem, request.scope)
+        return problem_response(problem, request.scope)
 
     for kind in (Problem, HTTPException, RequestValidationError, StoreError, InvalidInput, OutOfMemory, Infrastructure):
         app.add_exception_handler(kind, answer)

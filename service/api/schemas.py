@@ -1,4 +1,4 @@
-"""The documents that clients read, for OpenAPI and for tests; answers are built by service.api.views without them.
+"""The documents that clients read, for OpenAPI and for tests; answers are built by service.api.responses without them.
 
 The specs in them are those that clients send, with every default written out.
 """

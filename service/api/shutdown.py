@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def told_of_stop(stop: Callable[[], None]) -> Iterator[None]:
+def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
     """While this lasts, a signal to stop also calls `stop`, on the event loop. Only the main thread hears signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -15,7 +15,7 @@ import anyio
 from fastapi import Depends, FastAPI, Request
 
 from service.api import threads
-from service.api.edge.measures import Measures
+from service.api.edge.metrics import RequestMetrics
 from service.api.embeddings.bounded_pool import BoundedPool
 from service.api.embeddings.catalog import Catalog
 from service.api.embeddings.downloads import TableFiles
@@ -23,7 +23,7 @@ from service.api.embeddings.raw_response import BytesInFlight
 from service.api.events.feed import Feed
 from service.api.readiness import Readiness
 from service.api.security import Keyring
-from service.api.shutdown import told_of_stop
+from service.api.shutdown import on_stop_signal
 from service.datasets.underway import Underway
 from service.inference import Inference
 from service.settings import Settings
@@ -42,7 +42,7 @@ class AppState:
 
     settings: Settings
     store: Store
-    metrics: Measures
+    metrics: RequestMetrics
     keyring: Keyring
     readiness: Readiness
     feed: Feed  # of events
@@ -81,7 +81,7 @@ State = Annotated[AppState, Depends(_get_state)]
 
 
 @asynccontextmanager
-async def open_state(app: FastAPI, settings: Settings, metrics: Measures) -> AsyncIterator[None]:
+async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) -> AsyncIterator[None]:
     """Open the database, brought up to date, and all that stands on it; close them at the end."""
     store = await asyncio.to_thread(open_store, settings)
     feed = Feed(
@@ -97,7 +97,7 @@ async def open_state(app: FastAPI, settings: Settings, metrics: Measures) -> Asy
     app.state.nml = state
     polling = [asyncio.create_task(task) for task in (feed.run(), state.catalog.run())]
     try:
-        with told_of_stop(feed.close):
+        with on_stop_signal(feed.close):
             yield
     finally:
         feed.close()

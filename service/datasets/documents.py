@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from service.api.responses import moment
 from service.api.schemas import Document, Moment
-from service.api.views import moment
 from service.datasets.imports import ABOUT
 from service.store.records import Dataset
 from trainer.data.datasets import DatasetInfo, imported_directory

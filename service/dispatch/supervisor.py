@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from service.api.edge.together import shared_folder
+from service.api.edge.multiprocess_metrics import shared_folder
 from service.dispatch.dispatcher import FORCED_SECONDS
 from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings

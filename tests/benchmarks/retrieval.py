@@ -84,7 +84,7 @@ def batch(at: str, rows: int) -> None:
 
 
 def rate_of(url: str, **options: Any) -> Callable[[], float]:
-    """Measures answers per second."""
+    """RequestMetrics answers per second."""
     return lambda: float(ask(url, SECONDS, **options)["per_second"])
 
 

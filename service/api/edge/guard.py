@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.direct import DirectRoute
 from service.api.edge.hosts import Hosts
 from service.api.edge.limits import Buckets, capped, check_announced, question_bytes
-from service.api.edge.measures import Measures
-from service.api.problems import REQUEST_ID, Problem, problem_of, respond
+from service.api.edge.metrics import RequestMetrics
+from service.api.problems import REQUEST_ID, Problem, problem_of, problem_response
 from service.api.security import (
     ANYONE,
     CALLER,
@@ -52,9 +52,9 @@ log = logging.getLogger("service.api")
 class Guard:
     """Wraps the app."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, measures: Measures, direct: Sequence[DirectRoute]):
+    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: RequestMetrics, direct: Sequence[DirectRoute]):
         self._direct = tuple(direct)
-        self._app, self._settings, self._measures = app, settings, measures
+        self._app, self._settings, self._metrics = app, settings, metrics
         self._hosts = Hosts(settings)
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
         self._keys_required = settings.keys_required
@@ -94,7 +94,7 @@ class Guard:
                 if _CACHE not in names:
                     headers.append((_CACHE, _NO_STORE))
                 message["headers"] = headers
-                self._measures.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
+                self._metrics.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
             await send(message)
 
         try:
@@ -108,7 +108,7 @@ class Guard:
                 log.exception("request %s failed: %s %s", request_id, scope["method"], scope.get("route"))
             if status:  # too late for an answer; the server ends the connection
                 raise
-            await respond(problem, scope)(scope, receive, answer)
+            await problem_response(problem, scope)(scope, receive, answer)
 
     async def _admit(self, scope: Scope) -> ASGIApp:
         """Check all that can be checked before routing, and leave the caller in the scope.
@@ -163,7 +163,7 @@ class Guard:
         client = known or (scope.get("client") or ("unknown",))[0]
         wait = self._buckets.take(client)
         if wait > 0:
-            self._measures.refused.inc()
+            self._metrics.refused.inc()
             raise Problem(
                 429, f"more than {self._settings.rate_per_second:g} requests per second; wait a moment",
                 headers={"Retry-After": str(int(wait) + 1)}, kind="rate-limit",

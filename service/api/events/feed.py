@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 
 from service.api.problems import unavailable
-from service.api.views import encode
+from service.api.responses import encode
 from service.store import Store
 from service.store.errors import Unavailable
 from service.store.records import TERMINAL, Event

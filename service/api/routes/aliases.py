@@ -12,11 +12,11 @@ from service.api.embeddings.request_body import read_question
 from service.api.embeddings.schemas import AliasDocument, AliasPage, MoveAlias
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
+from service.api.responses import json_response
 from service.api.routes.retrieval import catalog_of
 from service.api.security import caller_of
 from service.api.state import state_of
 from service.api.threads import in_thread
-from service.api.views import answer
 from service.store import Store
 from service.store.records import ALIAS, VERSION, Alias
 
@@ -40,7 +40,7 @@ def add_aliases(router: APIRouter) -> None:
         cursor: Annotated[str | None, Query(pattern=r"^[0-9a-z._-]{1,64}$", description="`next` of a page")] = None,
     ) -> Response:
         found, following = await in_thread(state_of(request).store.aliases.list, after=cursor, limit=limit)
-        return answer({"items": [alias_document(alias) for alias in found], "next": following})
+        return json_response({"items": [alias_document(alias) for alias in found], "next": following})
 
     @router.get(
         one, response_model=AliasDocument, operation_id="get_alias", summary="Show an alias and its history",
@@ -94,7 +94,7 @@ async def _find(store: Store, name: str) -> Alias | None:
 
 async def _shown(request: Request, alias: Alias) -> Response:
     history = await in_thread(state_of(request).store.aliases.history, alias.name, limit=HISTORY)
-    return answer(alias_document(alias, history), headers={"Nml-Version": alias.version})
+    return json_response(alias_document(alias, history), headers={"Nml-Version": alias.version})
 
 
 def _unknown() -> Problem:

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, invalid
+from service.api.responses import json_response
 from service.api.security import caller_of, check_may_change
 from service.api.state import state_of
 from service.api.threads import in_thread, limited, read
-from service.api.views import answer
 from service.datasets import catalogue, intake
 from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
 from service.datasets.form import boundary_of
@@ -86,7 +86,9 @@ async def upload(request: Request) -> Response:
         raise Problem(refused.status, detail, errors=[blamed], headers=_ENDING.get(refused.status)) from None
     status = 202 if dataset.state == "checking" else 201 if is_new else 200
     versions = await read(store, store.datasets.versions, dataset.name)
-    return answer(uploaded(dataset, versions), status=status, headers={"Location": f"/v1/datasets/{dataset.ref}"})
+    return json_response(
+        uploaded(dataset, versions), status=status, headers={"Location": f"/v1/datasets/{dataset.ref}"}
+    )
 
 
 @router.get(
@@ -105,7 +107,7 @@ async def list_(
         )
     except ValueError as error:
         raise invalid("cursor", str(error)) from None
-    return answer(page._asdict())
+    return json_response(page._asdict())
 
 
 @router.get(
@@ -114,7 +116,7 @@ async def list_(
 )  # fmt: skip
 async def show(request: Request, ref: str) -> Response:
     """By reference, or by name: then the newest version that is ready, and a list of all."""
-    return answer(await in_thread(catalogue.show, ref, state_of(request).store, state_of(request).settings))
+    return json_response(await in_thread(catalogue.show, ref, state_of(request).store, state_of(request).settings))
 
 
 @router.delete(

@@ -12,11 +12,11 @@ from service.api.embeddings.request_body import read_question
 from service.api.embeddings.schemas import BuildIndex, EmbeddingDocument, EmbeddingPage, Publish
 from service.api.openapi import refusals
 from service.api.problems import Problem
+from service.api.responses import json_response
 from service.api.routes.retrieval import ONE, catalog_of
 from service.api.security import check_may_change
 from service.api.state import state_of
 from service.api.threads import in_thread, read
-from service.api.views import answer
 from service.embeddings.jobs import index_job, most_memory, publish_job, settled
 from service.embeddings.retention import remove_version
 from service.store.records import Embedding
@@ -47,7 +47,7 @@ def add_versions(router: APIRouter) -> None:
         await catalog.refresh()
         named = catalog.aliases()
         items = [embedding_document(row, named.get(row.version, ())) for row in rows]
-        return answer({"items": items, "next": following})
+        return json_response({"items": items, "next": following})
 
     @router.head(ONE, include_in_schema=False)
     @router.get(
@@ -57,7 +57,7 @@ def add_versions(router: APIRouter) -> None:
     async def show(request: Request, version: str) -> Response:
         """By its own name or by an alias, in whatever state."""
         row, aliases = await _settled(request, version)
-        return answer(embedding_document(row, aliases), headers={"Nml-Version": row.version})
+        return json_response(embedding_document(row, aliases), headers={"Nml-Version": row.version})
 
     @router.post(
         PREFIX, status_code=202, response_model=EmbeddingDocument, operation_id="publish_embedding",
@@ -80,7 +80,7 @@ def add_versions(router: APIRouter) -> None:
         row, _ = await state_of(request).write(store.embeddings.create, job, publish_job(job))
         await catalog_of(request).refresh()
         named = catalog_of(request).aliases().get(row.version, ())
-        return answer(embedding_document(row, named), status=202, headers=_headers(row))
+        return json_response(embedding_document(row, named), status=202, headers=_headers(row))
 
     @router.post(
         ONE + "/index", status_code=202, response_model=EmbeddingDocument, operation_id="build_index",
@@ -100,7 +100,7 @@ def add_versions(router: APIRouter) -> None:
             state_of(request).store.embeddings.build_index, row.version, wanted.kind, job
         )
         await catalog_of(request).refresh()
-        return answer(embedding_document(row, aliases), status=202, headers=_headers(row))
+        return json_response(embedding_document(row, aliases), status=202, headers=_headers(row))
 
     @router.delete(
         ONE, status_code=204, response_class=Response, operation_id="delete_embedding",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.examples import JOBS
+from service.api.responses import OWN_KINDS
 from service.api.routes.outputs import add_embeddings, add_outputs
 from service.api.routes.work import Resource, add_routes
 from service.api.schemas import JobDocument
 from service.api.submission import prepare_job
-from service.api.views import OWN_KINDS
 
 _RESOURCE = Resource(
     path="/v1/jobs", noun="job", kind="train", kinds=frozenset({"train", *OWN_KINDS}), document=JobDocument,

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from service.api import manual
-from service.api.edge.measures import Surroundings, exposition
+from service.api import docs_page
+from service.api.edge.metrics import ServiceStatus, exposition
 from service.api.problems import unavailable
 from service.api.readiness import Readiness
+from service.api.responses import json_response
 from service.api.schemas import Alive, Ready
 from service.api.state import state_of
 from service.api.threads import in_thread
-from service.api.views import answer
 from service.store.errors import Unavailable
 
 _DISK_SECONDS = 2.0
@@ -24,7 +24,7 @@ router = APIRouter(tags=["operations"])
 
 @router.get("/livez", response_model=Alive, operation_id="is_alive", summary="Is the process alive?")
 async def livez() -> Response:
-    return answer({"status": "alive"})
+    return json_response({"status": "alive"})
 
 
 @router.get(
@@ -36,7 +36,7 @@ async def readyz(request: Request) -> Response:
     reasons = await readiness.reasons()
     if reasons:
         raise unavailable("not ready: " + "; ".join(reasons), extra={"reasons": reasons})
-    return answer({"status": "ready"})
+    return json_response({"status": "ready"})
 
 
 @router.get(
@@ -52,7 +52,7 @@ async def metrics(request: Request) -> Response:
         dispatchers = len(await in_thread(store.dispatchers.alive, settings.lease_seconds))
     except Unavailable:
         pass
-    around = Surroundings(request.app.version, figures, dispatchers, await _free_bytes(state.readiness))
+    around = ServiceStatus(request.app.version, figures, dispatchers, await _free_bytes(state.readiness))
     text = await in_thread(exposition, state.metrics, around)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -67,4 +67,4 @@ async def _free_bytes(readiness: Readiness) -> int | None:
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """What can be asked, for people."""
-    return HTMLResponse(manual.page(request.app.openapi()), headers={"Content-Security-Policy": manual.POLICY})
+    return HTMLResponse(docs_page.page(request.app.openapi()), headers={"Content-Security-Policy": docs_page.POLICY})

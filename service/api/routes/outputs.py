@@ -13,12 +13,12 @@ from service.api.events.stream import EventStream
 from service.api.files import EMBEDDING_FILES, FIGURE, download, tail
 from service.api.openapi import refusals
 from service.api.problems import Problem
+from service.api.responses import figure_names, has_embeddings, json_response
 from service.api.routes.work import Resource, find_job
 from service.api.schemas import Series
 from service.api.series import MOST_POINTS, best_so_far, curve, trials
 from service.api.state import state_of
 from service.api.threads import in_thread, limited
-from service.api.views import answer, figure_names, has_embeddings
 from service.store.records import Job
 from trainer.errors import InvalidInput
 from tuner.journal import read_sweep
@@ -103,7 +103,7 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
             events = chain(store.events.series(job_id, every=step), [] if last is None else [last])
             return curve(events, every=step, most=limit, names=wanted)
 
-        return answer(await limited(state_of(request).series, collect))
+        return json_response(await limited(state_of(request).series, collect))
 
     @router.get(
         one + "/figures/{name}", response_class=Response, operation_id=f"get_{noun}_figure", summary="Get a picture",

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Request, Response
 from service.api.examples import SWEEPS
 from service.api.openapi import refusals
 from service.api.problems import Problem
+from service.api.responses import json_response
 from service.api.routes.outputs import add_outputs
 from service.api.routes.work import Resource, add_routes, find_job
 from service.api.schemas import SweepDocument, Trials
 from service.api.state import state_of
 from service.api.submission import prepare_sweep
 from service.api.threads import limited
-from service.api.views import answer
 from service.store.records import Job
 from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
@@ -61,7 +61,7 @@ def add_sweeps(router: APIRouter) -> None:
                 "trials": rows(spec, found, shown), "next": shown[-1] if len(numbers) > limit else None,
             }  # fmt: skip
 
-        return answer(await limited(state_of(request).series, collect))
+        return json_response(await limited(state_of(request).series, collect))
 
     @router.get(
         "/v1/sweeps/{job_id}/best", response_model=TrainSpec, operation_id="get_best_spec", tags=["sweeps"],
@@ -74,7 +74,7 @@ def add_sweeps(router: APIRouter) -> None:
         spec = await limited(state_of(request).series, lambda: chosen_spec(*_read(job, settings.run_directory(job_id))))
         if spec is None:
             raise Problem(404, "no trial has ended well yet, so there is no best one")
-        return answer(spec.model_dump(mode="json"))
+        return json_response(spec.model_dump(mode="json"))
 
 
 def _read(job: Job, folder: Any) -> tuple[SweepSpec, dict[int, TrialRecord]]:

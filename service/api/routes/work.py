@@ -15,11 +15,11 @@ from service.api.body import read_document
 from service.api.direct import DirectRoute
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
+from service.api.responses import job_document, json_response
 from service.api.schemas import JobPage, JobSummary, State
 from service.api.security import caller_of, check_may_change
 from service.api.state import state_of
 from service.api.threads import in_thread, read
-from service.api.views import answer, job_document
 from service.discarded import discard
 from service.embeddings.jobs import settled
 from service.settings import Settings
@@ -70,7 +70,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
     async def show(request: Request, job_id: str) -> Response:
         """Its state, progress, newest figures, and where its results are."""
         job = await find_job(request, job_id, resource)
-        return answer(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url))
+        return json_response(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url))
 
     router.add_api_route(
         one, show, methods=["GET"], response_model=resource.document, operation_id=f"get_{noun}",
@@ -128,7 +128,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
                 raise InvalidInput(f"{place}data.imported: {error}") from error
         made = job_document(job, mlflow_ui_url=settings.mlflow_ui_url)
         headers = {"Location": made["links"]["self"]} | ({} if is_new else {"Idempotent-Replayed": "true"})
-        return answer(made, status=202, headers=headers)
+        return json_response(made, status=202, headers=headers)
 
     @router.get(
         path, response_model=JobPage, operation_id=f"list_{noun}s", summary=f"List {noun}s, newest first",
@@ -146,7 +146,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
             store.jobs.list, kind=resource.kind, states=state or (), dataset=dataset, before=cursor, limit=limit
         )
         items = [job_document(job, mlflow_ui_url=ui, whole=False) for job in jobs]
-        return answer({"items": items, "next": following})
+        return json_response({"items": items, "next": following})
 
     @router.post(
         one + "/cancel", status_code=202, response_model=resource.document, operation_id=f"cancel_{noun}",
@@ -157,7 +157,7 @@ def add_routes(router: APIRouter, resource: Resource) -> None:
         await _own_job(request, job_id, resource)
         job = await state_of(request).write(state_of(request).store.jobs.cancel, job_id)
         await _settle(request, job)
-        return answer(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url), status=202)
+        return json_response(job_document(job, mlflow_ui_url=state_of(request).settings.mlflow_ui_url), status=202)
 
     @router.delete(
         one, status_code=204, response_class=Response, operation_id=f"delete_{noun}",

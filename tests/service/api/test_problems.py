@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api.problems import MAX_ERRORS, FieldError, Problem, respond
+from service.api.problems import MAX_ERRORS, FieldError, Problem, problem_response
+from service.api.responses import encode
 from service.api.schemas import ProblemDocument
-from service.api.views import encode
 from service.app import create_app
 from service.settings import Settings
 from service.store.errors import Unavailable
@@ -162,7 +162,7 @@ def test_rendering_cannot_fail() -> None:
     texts = ["\ud800", "\x00\x1b[31m", "a" * 10**6, "\u202e", "é" * 500]
     for text in texts:
         problem = Problem(422, text, errors=[FieldError(text, text)] * 1_000)
-        document = ProblemDocument.model_validate_json(respond(problem, {}).body)
+        document = ProblemDocument.model_validate_json(problem_response(problem, {}).body)
         assert document.errors is not None
         assert len(document.errors) == MAX_ERRORS
         assert len(document.detail) <= 1_000

@@ -20,9 +20,9 @@ from fastapi.routing import iter_route_contexts
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api.edge import together
-from service.api.edge.measures import METHODS, Measures, Surroundings, exposition
-from service.api.edge.together import shared_folder
+from service.api.edge import multiprocess_metrics
+from service.api.edge.metrics import METHODS, RequestMetrics, ServiceStatus, exposition
+from service.api.edge.multiprocess_metrics import shared_folder
 from service.app import create_app
 from service.settings import Settings
 from tests.service.api.server import SMALL, Live
@@ -33,16 +33,16 @@ COUNTING = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from service.api.edge.together import join
+from service.api.edge.multiprocess_metrics import join
 assert join(Path(sys.argv[1]), int(sys.argv[2]))
-from service.api.edge.measures import Measures, Surroundings, exposition
-measures, route = Measures(Path(sys.argv[1])), SimpleNamespace(path="/v1/jobs")
+from service.api.edge.metrics import RequestMetrics, ServiceStatus, exposition
+metrics, route = RequestMetrics(Path(sys.argv[1])), SimpleNamespace(path="/v1/jobs")
 for line in sys.stdin:
     for _ in range(int(line)):
-        measures.observe(route, "GET", 200, 0.01)
-        measures.refused.inc()
-    measures.watchers.set(int(line))
-    sys.stdout.buffer.write(exposition(measures, Surroundings("1")) + b"# EOF\\n")
+        metrics.observe(route, "GET", 200, 0.01)
+        metrics.refused.inc()
+    metrics.watchers.set(int(line))
+    sys.stdout.buffer.write(exposition(metrics, ServiceStatus("1")) + b"# EOF\\n")
     sys.stdout.flush()
 """
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -85,7 +85,7 @@ def counters(folder: Path) -> Iterator[list[Counter]]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary folders are made."""
-    monkeypatch.setattr(together.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(multiprocess_metrics.tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
@@ -119,7 +119,7 @@ def test_each_process_tells_of_all_also_after_one_was_killed_and_replaced(place:
 
 
 def test_one_process_alone_and_several_together_tell_the_same_names(place: Path) -> None:
-    alone = Measures()
+    alone = RequestMetrics()
     alone.refused.inc()
     alone.observe(type("Route", (), {"path": "/v1/jobs"}), "GET", 200, 0.01)
     with shared_folder(1) as folder:
@@ -129,7 +129,7 @@ def test_one_process_alone_and_several_together_tell_the_same_names(place: Path)
             found = counter.count(1)
         finally:
             counter.kill()
-    assert values(exposition(alone, Surroundings("1")).decode()).keys() == found.keys()
+    assert values(exposition(alone, ServiceStatus("1")).decode()).keys() == found.keys()
 
 
 def test_disk_version_and_processes_are_told(live: Live) -> None:
@@ -142,10 +142,10 @@ def test_disk_version_and_processes_are_told(live: Live) -> None:
 
 
 def test_methods_that_clients_make_up_are_one_series() -> None:
-    measures, route = Measures(), type("Route", (), {"path": "/v1/jobs"})
+    metrics, route = RequestMetrics(), type("Route", (), {"path": "/v1/jobs"})
     for number in range(50):
-        measures.observe(route, f"M{number}", 405, 0.01)
-    found = values(exposition(measures, Surroundings("1")).decode())
+        metrics.observe(route, f"M{number}", 405, 0.01)
+    found = values(exposition(metrics, ServiceStatus("1")).decode())
     counts = {labels: value for (name, labels), value in found.items() if name == SERIES[0]}
     assert counts == {(("method", "other"), ("route", "/v1/jobs"), ("status", "4xx")): 50}
 
@@ -160,9 +160,9 @@ def test_room_that_is_reserved_holds_every_series_there_can_be(place: Path, tmp_
     assert len(possible) > 500
     code = (
         "import json, sys; from pathlib import Path; from types import SimpleNamespace as Route;"
-        "from service.api.edge.together import join; join(Path(sys.argv[1]), 1);"
-        "from service.api.edge.measures import Measures; measures = Measures(Path(sys.argv[1]));"
-        "[measures.observe(Route(path=path), method, status, 1.0) for path, method, status in json.load(sys.stdin)]"
+        "from service.api.edge.multiprocess_metrics import join; join(Path(sys.argv[1]), 1);"
+        "from service.api.edge.metrics import RequestMetrics; metrics = RequestMetrics(Path(sys.argv[1]));"
+        "[metrics.observe(Route(path=path), method, status, 1.0) for path, method, status in json.load(sys.stdin)]"
     )
     with shared_folder(1) as folder:
         assert folder is not None
@@ -180,7 +180,8 @@ def test_without_room_each_process_counts_for_itself(tmp_path: Path) -> None:
     """No file may be larger than 1 kB here, which the kernel sees to."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
-        "from service.api.edge.together import shared_folder;\nwith shared_folder(2) as folder: print(folder)"
+        "from service.api.edge.multiprocess_metrics import shared_folder;\n"
+        "with shared_folder(2) as folder: print(folder)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", code]
@@ -199,12 +200,12 @@ def test_a_folder_that_was_tidied_away_costs_only_the_others_counts(place: Path)
                 file.unlink()
             folder.rmdir()
             assert first.count(1)[SERIES] == 4
-        assert not together.join(folder, 1)
+        assert not multiprocess_metrics.join(folder, 1)
 
 
 def test_folders_of_killed_supervisors_are_removed_and_those_of_living_ones_kept(place: Path) -> None:
     code = (
-        "import time; from service.api.edge.together import shared_folder;\n"
+        "import time; from service.api.edge.multiprocess_metrics import shared_folder;\n"
         "with shared_folder(1) as folder: print(folder, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code]
@@ -274,7 +275,7 @@ def test_every_scrape_of_two_processes_behind_one_socket_shows_all_requests(runn
 
     wait(lambda: len(api()) == 2)
     folder = Path(_words(api()[0])[_words(api()[0]).index("--counts") + 1])
-    wait(lambda: len(together.pids(folder)) == 2)
+    wait(lambda: len(multiprocess_metrics.pids(folder)) == 2)
     number = 0
     while number < 50 or not (counted(1) and counted(2)):  # until both have answered some
         number += several()
@@ -291,12 +292,12 @@ def test_every_scrape_of_two_processes_behind_one_socket_shows_all_requests(runn
             stream.close()
     wait(lambda: scrapes(("nml_event_watchers", ())) == {0})
 
-    victim = together.pids(folder)["1"]
+    victim = multiprocess_metrics.pids(folder)["1"]
     psutil.Process(victim).kill()
     for _ in range(20):
         ask()
     assert scrapes(SERIES) == {number + 20}
-    wait(lambda: together.pids(folder)["1"] != victim)
+    wait(lambda: multiprocess_metrics.pids(folder)["1"] != victim)
     before = counted(1)
     more = 0
     while counted(1) == before:  # the new one goes on where the other stopped

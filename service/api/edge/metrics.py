@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.api.edge.together import pids
+from service.api.edge.multiprocess_metrics import pids
 from service.store.records import Kind
 
 KINDS: tuple[Kind, ...] = ("train", "sweep", "import", "publish", "index")
@@ -25,7 +25,7 @@ _NO_ROUTE = "none"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Measures:
+class RequestMetrics:
     """Of one app; with a folder that this process has joined (`together`), of all that did."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -75,7 +75,7 @@ class Measures:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ServiceStatus:
     """What is looked up when Prometheus asks; none: it does not answer."""
 
     version: str
@@ -84,10 +84,10 @@ class Surroundings:
     free_bytes: int | None = None  # of the disk that holds home
 
 
-def exposition(measures: Measures, around: Surroundings) -> bytes:
+def exposition(metrics: RequestMetrics, around: ServiceStatus) -> bytes:
     """The text that Prometheus reads; without figures, where the database does not answer, what we know ourselves."""
     registry = CollectorRegistry()
-    registry.register(_Once([*measures.families(), *_families(around)]))
+    registry.register(_Once([*metrics.families(), *_families(around)]))
     return generate_latest(registry)
 
 
@@ -115,7 +115,7 @@ def _processes(found: Mapping[str, int]) -> Iterator[Metric]:
     yield from together.values()
 
 
-def _families(around: Surroundings) -> Iterator[Metric]:
+def _families(around: ServiceStatus) -> Iterator[Metric]:
     figures, dispatchers = around.figures, around.dispatchers
     yield InfoMetricFamily("nml_build", "The version that runs.", value={"version": around.version})
     if around.free_bytes is not None:
