@@ -27,11 +27,11 @@ from trainer.parallel.team import Team
 from trainer.planning.memory import usable_memory
 from trainer.planning.plan import make_plan, restore_plan, shrink, smaller
 from trainer.planning.shape import shape_of
+from trainer.process.stop_signals import StopRequest
 from trainer.run.directory import RunDirectory
 from trainer.training.attempt import Training
 from trainer.training.interruption import translated_failures
 from trainer.training.relay import Relay
-from trainer.training.stop_request import StopRequest
 
 log = logging.getLogger("trainer")
 
@@ -63,7 +63,7 @@ def fit(
     try:
         with _log_to(run.path / "log.txt"):
             try:
-                with translated_failures(), StopRequest() as stop:
+                with translated_failures(), StopRequest("finishing this step, then checkpointing") as stop:
                     _fit(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
                 result = _result(run)
             except BaseException as error:
@@ -116,11 +116,13 @@ def _fit(
         try:
             with translated_failures():
                 if alone:
-                    Training(run, plan, graph, device, Team.solo(), relay, stop.how).go()
+                    Training(
+                        run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None
+                    ).go()
                 else:
                     from trainer.parallel.ray_train import fit_parallel
 
-                    fit_parallel(plan.spec, run.path, on_event=relay, should_stop=lambda: stop.requested)
+                    fit_parallel(plan.spec, run.path, on_event=relay, should_stop=stop.is_set)
             return
         except OutOfMemory as error:
             next_plan = smaller(plan, shape)

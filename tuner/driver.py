@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from trainer.errors import Cancelled, Infrastructure, InvalidInput
 from trainer.parallel.child import clear_rooms, main
 from trainer.parallel.cluster import connected
 from trainer.planning.shape import shape_of
+from trainer.process.stop_signals import StopRequest
 from trainer.process.version import version
 from trainer.tracking_run import note_error
 from tuner.config import default_starts, parse_sweep, sweep_hash
@@ -51,7 +51,8 @@ def work(job: Mapping[str, Any], room: Path) -> None:
         TrainerError: Cancelled on SIGTERM or SIGINT; InvalidInput for a spec, data or directory that does not do, and
             if no trial succeeded; Infrastructure.
     """
-    ending = _Ending()
+    stop = StopRequest("ending the trials", log=log)
+    stop.listen()
     spec, sweep = parse_sweep(job["spec"]), Path(job["sweep"])
     journal = Journal.open(sweep, spec, patience=LOCK_SECONDS)
     try:
@@ -64,12 +65,12 @@ def work(job: Mapping[str, Any], room: Path) -> None:
         del graph  # trials open it themselves
         _check_same(journal, data["graph_sha256"])
         trouble = None
-        if _is_over(journal) or ending.requested():
+        if _is_over(journal) or stop.is_set():
             tracker = _tracker(journal)
             _settle(journal)
         else:
             with connected(job, room):
-                ending.listen()  # Ray has put handlers of its own in place, which abort
+                stop.listen()  # Ray has put handlers of its own in place, which abort
                 arranged = arrange(spec, shape, job["address"], _resources(), _decided(journal))
                 tracker = _tracker(journal)
                 journal.record(
@@ -78,15 +79,15 @@ def work(job: Mapping[str, Any], room: Path) -> None:
                     version=version(), host=platform.node(), pid=os.getpid(),
                 )  # fmt: skip
                 _settle(journal)
-                trouble = _run_trials(job, journal, starts, arranged, room, ending)
-        _conclude(journal, tracker, ending, trouble)
+                trouble = _run_trials(job, journal, starts, arranged, room, stop)
+        _conclude(journal, tracker, stop, trouble)
     finally:
         journal.close()
 
 
 def _run_trials(
     job: Mapping[str, Any], journal: Journal, starts: list[dict[str, Value]], arranged: Arrangement, room: Path,
-    ending: _Ending,
+    stop: StopRequest,
 ) -> str | None:  # fmt: skip
     """Give Ray Tune what is left to do; returns when that is done, or the sweep is to end, and why if it is trouble."""
     from ray import tune
@@ -117,7 +118,7 @@ def _run_trials(
             ),
             run_config=tune.RunConfig(
                 name=f"sweep-{lives}", storage_path=str(room / "storage"), verbose=0, callbacks=[watch],
-                stop=EndOfSweep(journal, ending.requested, watch),
+                stop=EndOfSweep(journal, stop.is_set, watch),
                 failure_config=tune.FailureConfig(max_failures=0),  # retries go through the searcher, as resuming does
             ),
         )  # fmt: skip
@@ -183,7 +184,7 @@ def _is_over(journal: Journal) -> bool:
     return len(journal.trials) >= journal.spec.trials or (last["type"] == "end" and not last["out_of_time"])
 
 
-def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending, trouble: str | None) -> None:
+def _conclude(journal: Journal, tracker: SweepTracker | None, stop: StopRequest, trouble: str | None) -> None:
     """Say how the sweep ended, and leave its table, figures and best spec.
 
     Raises:
@@ -193,7 +194,7 @@ def _conclude(journal: Journal, tracker: SweepTracker | None, ending: _Ending, t
     """
     sweep, spec, trials, late = journal.path, journal.spec, journal.trials, journal.out_of_time
     unfinished = [record for record in trials.values() if not record.is_final]
-    interrupted = not late and (trouble is not None or (ending.requested() and not _is_over(journal)))
+    interrupted = not late and (trouble is not None or (stop.is_set() and not _is_over(journal)))
     for record in unfinished if late else ():
         reached = furthest(record)
         value, epoch = (None, 0) if reached is None else (reached.value, reached.epoch)
@@ -235,27 +236,6 @@ def _refuse(journal: Journal, late: bool) -> NoReturn:
             "budget_minutes: the same command goes on."
         )
     raise NoTrialSucceeded(f"no trial of {len(journal.trials)} succeeded. The first said: {(errors or ['nothing'])[0]}")
-
-
-class _Ending:
-    """Whether someone asked the sweep to end: SIGTERM, SIGINT, or the death of the process that wanted it."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self.listen()
-
-    def listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-
-    def requested(self) -> bool:
-        return self._asked
-
-    def _note(self, number: int, _: object) -> None:
-        if self._asked:  # twice: now
-            sys.exit(128 + number)
-        self._asked = True
-        log.warning("%s: ending the trials", signal.Signals(number).name)
 
 
 def _log_to(file: Path) -> None:

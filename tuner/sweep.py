@@ -17,7 +17,7 @@ from trainer.parallel.child import launched, meeting_place, raise_failure
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
 from trainer.parallel.follow import Follower
 from trainer.planning.cpus import usable_cpus
-from trainer.training.stop_request import StopRequest
+from trainer.process.stop_signals import StopRequest
 from tuner.config import SweepSpec
 
 POLL_SECONDS = 0.2
@@ -79,8 +79,8 @@ def run_sweep(
         write_json(room / "job.json", job)
         follower = Follower(sweep / "events.jsonl")
         with launched("tuner.driver", room, environment) as driver, closing(follower):
-            _accompany(driver, follower, on_event, lambda: stop.requested)
-            if stop.requested and not (room / "outcome.json").exists():
+            _accompany(driver, follower, on_event, stop.is_set)
+            if stop.is_set() and not (room / "outcome.json").exists():
                 raise Cancelled("stopped on request before Ray had started; the same command goes on")
             raise_failure(room, driver.returncode)
 

@@ -13,7 +13,7 @@ from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
 from trainer.errors import TrainerError
-from trainer.process.stop_signals import Stop, on_signals
+from trainer.process.stop_signals import SERVICE_SIGNALS, StopRequest
 
 WAIT_SECONDS = 1.0  # between attempts to reach a database that is not there yet
 log = logging.getLogger("service.dispatch")
@@ -36,8 +36,8 @@ def main() -> int:
     """Dispatch until told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    stop = Stop()
-    on_signals(stop)
+    stop = StopRequest(signals=SERVICE_SIGNALS, on_repeat=lambda: None)
+    stop.listen()
     settings = Settings()
     if importlib.util.find_spec("mlflow") is None:
         log.warning(
@@ -58,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def _patiently(settings: Settings, stop: Stop) -> Store | None:
+def _patiently(settings: Settings, stop: StopRequest) -> Store | None:
     """The store, as soon as its database answers; None if we are told to stop before."""
     has_warned = False
     while not stop.is_set():

@@ -35,7 +35,7 @@ from service.settings import Settings
 from service.store import Store
 from service.store.errors import Fenced, Unavailable
 from service.store.records import Claim, DispatcherRecord, Job, Kind
-from trainer.process.stop_signals import Stop
+from trainer.process.stop_signals import StopRequest
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
 SHORT: tuple[Kind, ...] = ("import", "publish", "index")  # beside the training
@@ -79,7 +79,7 @@ class Dispatcher:
         self._due = [float("-inf")] * len(self._sweeps)
         self._is_cut_off = False
 
-    def run(self, stop: Stop | threading.Event) -> None:
+    def run(self, stop: StopRequest | threading.Event) -> None:
         """Work until `stop` is set, then leave everything so that it can go on later."""
         log.info("dispatcher %s: %d jobs at a time", self.owner, self._settings.slots)
         self._leases.start()

@@ -30,7 +30,7 @@ from service.settings import Settings
 from trainer.errors import InvalidInput
 from trainer.parallel.connection import python_path
 from trainer.process.parent_death import signal_on_parent_death
-from trainer.process.stop_signals import Stop, on_signals
+from trainer.process.stop_signals import SERVICE_SIGNALS, StopRequest
 
 Role = Literal["all", "api", "dispatcher"]
 LOOK_SECONDS = 0.2
@@ -123,24 +123,20 @@ def serve(
 
 
 def _supervise(children: list[Child], greet: Iterator[None]) -> None:
-    stop = Stop()
-    before = on_signals(stop)
-    try:
-        while not stop.is_set():
+    with StopRequest(signals=SERVICE_SIGNALS, on_repeat=lambda: _kill(children)) as stop:
+        try:
+            while not stop.is_set():
+                for child in children:
+                    child.look()
+                next(greet, None)
+                stop.wait(LOOK_SECONDS)
+        finally:
+            stop.set()  # any signal from now on kills the children
+            begun = time.monotonic()
             for child in children:
-                child.look()
-            next(greet, None)
-            stop.wait(LOOK_SECONDS)
-    finally:
-        for number in before:
-            signal.signal(number, lambda *_: _kill(children))  # asked once more: now
-        begun = time.monotonic()
-        for child in children:
-            child.ask()
-        for child in children:
-            child.end(begun + child.grace)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+                child.ask()
+            for child in children:
+                child.end(begun + child.grace)
 
 
 def _kill(children: list[Child]) -> None:

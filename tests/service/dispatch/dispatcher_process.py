@@ -20,7 +20,7 @@ from service.store import open_store
 from service.store.claims import Claims
 from service.store.embeddings import Embeddings
 from tests.service.dispatch.conftest import STANDIN
-from trainer.process.stop_signals import Stop, on_signals
+from trainer.process.stop_signals import StopRequest
 
 STEPS: dict[str, tuple[type, str, bool]] = {  # what is called there, and whether we die before or after
     "claimed": (Claims, "claim", True),
@@ -56,8 +56,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     if len(sys.argv) > 1:
         die_at(sys.argv[1])
-    stop = Stop()
-    on_signals(stop)
+    stop = StopRequest()
+    stop.listen()
     settings = Settings()
     store = open_store(settings)
     Dispatcher(settings, store, LocalRunner(), commands=JobCommands(settings, train=STANDIN)).run(stop)
