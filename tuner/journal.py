@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from typing import IO, Any, Literal
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.atomic import sync, write_json
 from trainer.files.documents import read_document
+from trainer.files.journal import append, mend, parsed, read_journal
 from tuner.config import SweepSpec, parse_sweep, sweep_hash
 from tuner.space import Value
 
@@ -98,8 +98,7 @@ class Journal:
         self._spent_before = max(spent, default=0.0)
         self._opened = time.monotonic()
         self._first_ran: float | None = None  # seconds after that, once a trial runs
-        self._file = (path / "events.jsonl").open("a", encoding="utf-8")
-        sync(path)
+        self._file = path / "events.jsonl"
         for event in events:
             apply(self.trials, event)
 
@@ -125,7 +124,7 @@ class Journal:
         try:
             _check_owner(path, spec)
             write_json(path / "spec.json", spec.model_dump(mode="json"))
-            return cls(path, spec, lock, _repaired(path / "events.jsonl"))
+            return cls(path, spec, lock, _opened(path / "events.jsonl"))
         except BaseException:
             lock.close()
             raise
@@ -162,11 +161,8 @@ class Journal:
             self._first_ran = time.monotonic() - self._opened
         times = {"time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), "spent": round(self.spent, 3)}
         event = {"type": kind, **times, **fields}
-        line = json.dumps(event, allow_nan=False)
-        self._file.write(line + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        event = json.loads(line)  # what a restart would read: lists for tuples
+        event = json.loads(json.dumps(event, allow_nan=False))  # what a restart would read: lists for tuples
+        append(self._file, event, durable=True)
         self.events.append(event)
         apply(self.trials, event)
         for listener in self.listeners:
@@ -180,13 +176,14 @@ class Journal:
         return Path, (str(self.path),)  # Ray Tune pickles its parts for a restart that goes through us instead
 
     def close(self) -> None:
-        self._file.close()
         self._lock.close()
 
 
 def apply(trials: dict[int, TrialRecord], event: Event) -> None:
     """Bring the trials up to date with one line of the journal."""
     match event["type"]:
+        case "running" | "report" | "done" | "retry" if event["number"] not in trials:
+            pass  # someone has changed the file
         case "trial":
             number = event["number"]
             trials[number] = TrialRecord(number, event["origin"], event["changes"])
@@ -217,7 +214,7 @@ def read_sweep(path: Path) -> tuple[SweepSpec, dict[int, TrialRecord], list[Even
     Raises:
         InvalidInput: not a sweep directory.
     """
-    spec, events = _stored_spec(path), _complete_lines(path / "events.jsonl")[0]
+    spec, events = _stored_spec(path), read_journal(path / "events.jsonl")
     trials: dict[int, TrialRecord] = {}
     for event in events:
         apply(trials, event)
@@ -272,38 +269,19 @@ def _stored_spec(path: Path) -> SweepSpec:
     return parse_sweep(document)
 
 
-def _repaired(file: Path) -> list[Event]:
-    """The complete lines; what a crash cut off is removed, so that the next line does not join it.
+def _opened(file: Path) -> list[Event]:
+    """The events so far, of a file that is now there and ends with a complete line.
 
     Raises:
         InvalidInput: more than the end of the last line is wrong, which no crash does.
     """
-    events, length = _complete_lines(file)
-    if file.exists() and file.stat().st_size > length:
-        with file.open("rb") as lines:
-            lines.seek(length)
-            if b"\n" in lines.read():
+    mend(file)
+    sync(file.parent)
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if parsed(line) is None:
                 raise InvalidInput(
-                    f"{file}, line {len(events) + 1}: is not an event; someone has changed the file. "
-                    "Mend the line, or choose another --out."
+                    f"{file}, line {number}: is not an event; someone has changed the file. "
+                    "Correct the line, or choose another --out."
                 )
-        os.truncate(file, length)
-    return events
-
-
-def _complete_lines(file: Path) -> tuple[list[Event], int]:
-    """Events, and how many bytes they take."""
-    events: list[Event] = []
-    length = 0
-    if file.exists():
-        with file.open("rb") as lines:
-            for line in lines:
-                try:
-                    event = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    event = None
-                if not isinstance(event, dict):
-                    break
-                events.append(event)
-                length += len(line)
-    return events, length
+    return read_journal(file)

@@ -7,15 +7,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import Cancelled, Infrastructure
 from trainer.files.atomic import write_json
+from trainer.files.journal import JournalReader, end_offset
 from trainer.parallel.child import launched, meeting_place, raise_failure
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment, require_ray
-from trainer.parallel.follow import Follower
 from trainer.planning.cpus import usable_cpus
 from trainer.process.stop_signals import StopRequest
 from tuner.config import SweepSpec
@@ -77,23 +76,23 @@ def run_sweep(
             "init": {} if address == LOCAL else {"runtime_env": {"env_vars": _worker_variables()}},
         }  # fmt: skip
         write_json(room / "job.json", job)
-        follower = Follower(sweep / "events.jsonl")
-        with launched("tuner.driver", room, environment) as driver, closing(follower):
-            _accompany(driver, follower, on_event, stop.is_set)
+        reader = JournalReader(sweep / "events.jsonl", end_offset(sweep / "events.jsonl"))
+        with launched("tuner.driver", room, environment) as driver:
+            _accompany(driver, reader, on_event, stop.is_set)
             if stop.is_set() and not (room / "outcome.json").exists():
                 raise Cancelled("stopped on request before Ray had started; the same command goes on")
             raise_failure(room, driver.returncode)
 
 
 def _accompany(
-    driver: subprocess.Popen[bytes], follower: Follower, on_event: Callable[[dict[str, Any]], None],
+    driver: subprocess.Popen[bytes], reader: JournalReader, on_event: Callable[[dict[str, Any]], None],
     should_stop: Callable[[], bool],
 ) -> None:  # fmt: skip
     """Hand on events until the driver has ended; ask it to end when we are asked to."""
     asked = False
     while True:
         ended = driver.poll() is not None  # before reading: what was written by then is read
-        for event in follower.new_events():
+        for event in reader.new_events():
             on_event(event)
         if ended:
             return

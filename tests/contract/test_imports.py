@@ -21,7 +21,7 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
 }
 PURE = (
     "trainer.config", "trainer.files.documents", "trainer.presets", "trainer.errors", "trainer.callbacks",
-    "trainer.data.datasets", "trainer.planning", "trainer.parallel.follow", "trainer.parallel.connection",
+    "trainer.data.datasets", "trainer.planning", "trainer.parallel.connection",
     "trainer.files.atomic", "trainer.files.journal", "trainer.process", "trainer.inference.frames",
     "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space", "tuner.journal",
     "tuner.results",

@@ -256,7 +256,7 @@ def test_kill_frees_the_directory_and_loses_no_line(tmp_path, repo_root):
         "from tuner.config import parse_sweep; from tuner.journal import Journal\n"
         "journal = Journal.open(Path(sys.argv[1]), parse_sweep({'base': {}}))\n"
         "journal.record('trial', number=0, origin='start', changes={})\n"
-        'journal._file.write(\'{"type": "tri\'); journal._file.flush()\n'  # killed in the middle of the next line
+        '(journal.path / "events.jsonl").open("a").write(\'{"type": "tri\')\n'  # killed in the middle of the next line
         "print('ready', flush=True); time.sleep(600)"
     )
     driver = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=repo_root, stdout=subprocess.PIPE)

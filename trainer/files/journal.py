@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,13 +44,17 @@ def append(path: Path, event: Event, *, durable: bool = False) -> None:
     """
     line = memoryview(json.dumps(event).encode() + b"\n")
     with path.open("ab+", buffering=0) as file:  # closed each time: network file systems show it to others then
-        size = file.seek(0, os.SEEK_END)
-        if (end := _end_of_lines(file, size)) < size:
-            file.truncate(end)
+        _mend(file)
         while line:  # more than once only where the disk is full, which the second write reports
             line = line[file.write(line) :]
         if durable:
             os.fsync(file.fileno())
+
+
+def mend(path: Path) -> None:
+    """Remove a last line that a crash cut off, and create the file if there is none. For the writer alone."""
+    with path.open("ab+", buffering=0) as file:
+        _mend(file)
 
 
 class JournalReader:
@@ -87,7 +91,7 @@ class JournalReader:
             data = file.read(CHUNK)
         at = 0
         while (newline := data.find(b"\n", at)) >= 0 and (limit is None or len(entries) < limit):
-            event = None if self._skipped or newline - at > MAX_LINE else _parsed(data[at:newline])
+            event = None if self._skipped else parsed(data[at:newline])
             at = newline + 1
             self.offset, self._skipped = start + at, 0
             if event is not None:
@@ -96,6 +100,13 @@ class JournalReader:
             self._skipped += len(data) - at
         self.at_end = newline < 0 and len(data) < CHUNK
         return entries
+
+    def new_events(self) -> Iterator[Event]:
+        """All events from the offset to the end of the file, read chunk by chunk."""
+        self.at_end = False
+        while not self.at_end:
+            for entry in self.read():
+                yield entry.event
 
     def _is_other(self, file: FileIO) -> bool:
         size = file.seek(0, os.SEEK_END)
@@ -109,17 +120,14 @@ class JournalReader:
 
 def read_journal(path: Path) -> list[Event]:
     """All events, with the rewinds among them; none if there is no file."""
-    reader, events = JournalReader(path), []
-    while not reader.at_end:
-        events += [entry.event for entry in reader.read()]
-    return events
+    return list(JournalReader(path).new_events())
 
 
 def end_offset(path: Path) -> int:
     """Where a reader begins that wants only what is appended from now on."""
     try:
         with path.open("rb", buffering=0) as file:
-            return _end_of_lines(file, file.seek(0, os.SEEK_END))
+            return _end_of_lines(file)
     except FileNotFoundError:
         return 0
 
@@ -150,17 +158,23 @@ def finite(value: Any) -> Any:
     return [finite(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _parsed(line: bytes) -> Event | None:
+def parsed(line: bytes) -> Event | None:
+    """The event in a line; None if there is none, or it is too long."""
     try:
-        event = json.loads(line)
+        event = json.loads(line) if len(line) <= MAX_LINE else None
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
-def _end_of_lines(file: FileIO, size: int) -> int:
+def _mend(file: FileIO) -> None:
+    if (end := _end_of_lines(file)) < file.seek(0, os.SEEK_END):
+        file.truncate(end)
+
+
+def _end_of_lines(file: FileIO) -> int:
     """The offset after the last newline."""
-    end, window = size, 1  # mostly it is the last byte
+    end, window = file.seek(0, os.SEEK_END), 1  # mostly it is the last byte
     while end:
         start = max(0, end - window)
         file.seek(start)

@@ -10,16 +10,15 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled
 from trainer.files.atomic import write_json
+from trainer.files.journal import JournalReader, end_offset
 from trainer.parallel.child import clear_rooms, launched, meeting_place, raise_failure
 from trainer.parallel.connection import python_path, ray_address, ray_environment, require_ray
-from trainer.parallel.follow import Follower
 from trainer.parallel.stop import clear_stop, request_stop
 
 POLL_SECONDS = 0.2
@@ -40,7 +39,7 @@ def fit_parallel(
 
     Args:
         run_dir: a run directory that the caller has claimed, on a file system that all workers share.
-        on_event: gets each new line of events.jsonl; returning True ends the run early, as finished.
+        on_event: gets each new event of the journal; returning True ends the run early, as finished.
         should_stop: asked a few times a second; True cancels the run after its present epoch.
         max_failures: how often lost workers are started again, from the newest checkpoint.
         cpus: CPUs of a Ray started here; none: as many as the machine has. Ignored with RAY_ADDRESS.
@@ -67,23 +66,24 @@ def fit_parallel(
                 "temporary": str(temporary),
             }  # fmt: skip
             write_json(room / "job.json", job)
-            follower = Follower(room.parent / "events.jsonl")
-            with launched("trainer.parallel.launcher", room, environment) as launcher, closing(follower):
-                _accompany(launcher, room, follower, on_event, should_stop)
+            journal = room.parent / "events.jsonl"
+            reader = JournalReader(journal, end_offset(journal))
+            with launched("trainer.parallel.launcher", room, environment) as launcher:
+                _accompany(launcher, room, reader, on_event, should_stop)
                 raise_failure(room, launcher.returncode)
     finally:
         clear_stop(run_dir)
 
 
 def _accompany(
-    launcher: subprocess.Popen[bytes], room: Path, follower: Follower,
+    launcher: subprocess.Popen[bytes], room: Path, reader: JournalReader,
     on_event: Callable[[dict[str, Any]], bool], should_stop: Callable[[], bool],
 ) -> None:  # fmt: skip
     """Relay events and stop requests until the launcher has ended."""
     cancelling = False
     while True:
         ended = launcher.poll() is not None  # before reading: what was written by then is read
-        answers = [on_event(event) for event in follower.new_events()]
+        answers = [on_event(event) for event in reader.new_events()]
         if ended:
             return
         if any(answers) and not cancelling:

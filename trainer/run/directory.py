@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,7 @@ from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.atomic import write_json
 from trainer.files.documents import read_document
+from trainer.files.journal import REWIND, Event, append, epoch_of, fold, read_journal
 
 
 class RunDirectory:
@@ -93,23 +93,19 @@ class RunDirectory:
     def write_plan(self, document: dict[str, Any]) -> None:
         write_json(self.path / "plan.json", document)
 
-    def record(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one event and return it. A line is written by one call, so a reader sees it whole or not at all."""
+    def record(self, kind: str, **fields: Any) -> Event:
+        """Append one event to the journal and return it."""
         event = {"type": kind, "time": round(time.time(), 3), **fields}
-        with self.events.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+        append(self.events, event)
         return event
 
     def rewind(self, epoch: int) -> None:
-        """Forget epochs after a checkpoint, and a last line that was cut off: the resumed run writes them again."""
-        kept = [event for event in read_events(self.path) if event.get("epoch", 0) <= epoch]
-        text = "".join(json.dumps(event) + "\n" for event in kept)
-        temporary = self.path / ".events.jsonl.tmp"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.events)
+        """Take back what the journal says of epochs after a checkpoint, if it says anything: they are trained again."""
+        if any(epoch_of(event) > epoch for event in read_events(self.path)):
+            self.record(REWIND, epoch=epoch)
 
-    def history(self) -> list[dict[str, Any]]:
-        """The epoch events so far."""
+    def history(self) -> list[Event]:
+        """The epoch events so far, each epoch once."""
         return [event for event in read_events(self.path) if event["type"] == "epoch"]
 
 
@@ -132,15 +128,6 @@ def read_spec(path: Path) -> TrainSpec:
     return parse_spec(read_document(path / "spec.json"))
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of events.jsonl; what a crash cut off is left out."""
-    file = path / "events.jsonl"
-    if not file.exists():
-        return []
-    events = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return events
+def read_events(path: Path) -> list[Event]:
+    """What holds of a run's journal: all events but those that a rewind took back."""
+    return fold(read_journal(path / "events.jsonl"))

@@ -10,6 +10,7 @@ import torch
 from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.data.graph import Graph
 from trainer.errors import Infrastructure, InvalidInput
+from trainer.files.journal import read_journal
 from trainer.methods import build_method
 from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
@@ -58,7 +59,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
         RunDirectory.open(tmp_path / "file" / "run", SPEC, resume=False)
 
 
-def test_rewinding_forgets_later_epochs_and_a_torn_line(tmp_path):
+def test_rewinding_takes_back_later_epochs_and_only_appends(tmp_path):
     run = RunDirectory.open(tmp_path, SPEC, resume=False)
     for epoch in range(1, 6):
         run.record("epoch", epoch=epoch, metrics={})
@@ -69,6 +70,19 @@ def test_rewinding_forgets_later_epochs_and_a_torn_line(tmp_path):
     assert [event["epoch"] for event in run.history()] == [1, 2, 3]
     run.record("epoch", epoch=4, metrics={})
     assert [event["epoch"] for event in run.history()] == [1, 2, 3, 4]
+    written = [(event["type"], event["epoch"]) for event in read_journal(run.events)]
+    assert written == [*(("epoch", epoch) for epoch in range(1, 6)), ("rewind", 3), ("epoch", 4)]
+
+
+def test_a_rewind_is_recorded_only_where_there_is_something_to_take_back(tmp_path):
+    run = RunDirectory.open(tmp_path, SPEC, resume=False)
+    run.rewind(0)
+    run.record("epoch", epoch=1, metrics={})
+    run.record("epoch", epoch=2, metrics={})
+    for _ in range(3):
+        run.rewind(2)
+        run.rewind(1)
+    assert [event["type"] for event in read_journal(run.events)] == ["epoch", "epoch", "rewind"]
 
 
 def test_checkpoint_restores_weights_and_moments_to_the_bit(tmp_path):
