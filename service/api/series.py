@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from service.store.records import Event
+from trainer.files.journal import epoch_of
 
 MOST_POINTS = 10_000
 
@@ -29,7 +30,7 @@ def curve(
     rewound, kept = 0, 0  # number of the newest rewind, and up to which epoch it left what was told before
     for event in events:
         if event.type == "rewind":
-            rewound, kept = event.seq, int(event.data["epoch"])
+            rewound, kept = event.seq, epoch_of(event.data)
             found = {epoch: point for epoch, point in found.items() if epoch <= kept}
             last = None if last is None or last[0] > kept else last
         elif event.epoch is not None and (event.seq > rewound or event.epoch <= kept):

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from service.datasets.imports import conclude_import
@@ -126,9 +127,7 @@ class JobAttempt:
                 self._context.runner.stop(self.launch, self._reference, force=True)
 
     def close(self) -> None:
-        if self._relay is not None:
-            self._relay.close()
-            self._relay = None
+        self._relay = None
 
     # Steps
 
@@ -170,7 +169,7 @@ class JobAttempt:
             self._ended = status
 
     def _relayed(self) -> bool:
-        """Record news; whether the file is read to its end."""
+        """Record new events; whether the journal is read to its end."""
         if self.job.kind in CONCLUDE:
             return True
         store, directory = self._context.store, self._context.settings.run_directory(self.job.id)
@@ -179,8 +178,7 @@ class JobAttempt:
             job = store.jobs.get(self.job.id)
             if job is None:
                 raise Fenced(f"job {self.job.id} is no more")
-            series = store.events.series(job.id) if job.relay and job.kind == "train" else iter(())
-            self._relay = Relay(job, series, directory)
+            self._relay = Relay(job, directory, partial(store.events.epoch, job.id))
         until = time.monotonic() + RELAY_SECONDS
         while True:
             try:
@@ -195,7 +193,7 @@ class JobAttempt:
                 updates = batch.updates | self._mlflow_run()
                 if batch.events or updates:
                     self.job = store.claims.record(self.claim, batch.events, **updates)
-            except Exception:  # whatever it is: this relay believes that the batch was told
+            except Exception:  # whatever it is: this relay believes that the batch is stored
                 self.close()
                 raise
             if not batch.more or time.monotonic() >= until:

@@ -5,8 +5,7 @@
     sweep     {"phase": "search", "trials": 20, "started": 8, "running": 2, "finished": 5, "stopped": 1, "failed": 0,
                "best": 3, "best_value": 0.81, "share": 0.3, "eta_seconds": 900}
 
-Both are shown every line of the file in order, news or not, and may be shown all of them again.
-Pure: no files, no database.
+Both start from what the job's row shows and are given the events after that, in order. Pure: no files, no database.
 """
 
 from __future__ import annotations
@@ -31,11 +30,13 @@ class RunProgress:
         self._epochs = epochs if isinstance(epochs, int) and epochs > 0 else None
         self._times: deque[tuple[int, float]] = deque(maxlen=_PACE_OVER)  # epochs and when they ended
 
-    def begin(self) -> None:
-        """The first line of the file comes next."""
+    def rewind(self, epoch: int, metrics: dict[str, Any]) -> None:
+        """The run goes on from the end of this epoch, which had these metrics; later ones are taken back."""
         self._times.clear()
+        self.metrics = {"epoch": epoch, **metrics} if epoch else {}
+        self._reach(epoch)
 
-    def take(self, event: dict[str, Any]) -> None:
+    def update(self, event: dict[str, Any]) -> None:
         epoch = event.get("epoch")
         match event.get("type"):
             case "start" | "resume":
@@ -46,25 +47,25 @@ class RunProgress:
                 self._reach(epoch - 1, event["step"] / event["steps"])
                 self.document |= {"phase": "train", "loss": event.get("loss")}
             case "epoch" if isinstance(epoch, int):
-                self._ended(epoch, event)
+                self._end_epoch(epoch, event)
             case "watching":
                 self.document |= {"phase": "watch"}
-                self._of(event.get("done"), event.get("total"))
+                self._count(event.get("done"), event.get("total"))
             case "phase":
                 self.document |= {"phase": str(event.get("name")), "eta_seconds": None, "epochs_per_second": None}
-                self._of(None, None)
+                self._count(None, None)
             case "exported":
-                self._of(event.get("done"), event.get("total"))
+                self._count(event.get("done"), event.get("total"))
             case "end":
                 self.document |= {"phase": "done", "share": 1.0, "eta_seconds": 0.0, "epochs_per_second": None}
-                self._of(None, None)
+                self._count(None, None)
 
-    def _ended(self, epoch: int, event: dict[str, Any]) -> None:
+    def _end_epoch(self, epoch: int, event: dict[str, Any]) -> None:
         metrics = event.get("metrics")
         self.metrics = {"epoch": epoch, **(metrics if isinstance(metrics, dict) else {})}
         self._times.append((epoch, float(event.get("time") or 0.0)))
         self._reach(epoch)
-        self._of(None, None)
+        self._count(None, None)
         rate = self._rate()
         left = None if rate is None or self._epochs is None else max(0, self._epochs - epoch) / rate
         eta = None if left is None else round(left, 1)
@@ -86,7 +87,7 @@ class RunProgress:
         if self._epochs is not None:
             self.document["share"] = round(min(1.0, (done + part) / self._epochs), 4)
 
-    def _of(self, done: Any, total: Any) -> None:
+    def _count(self, done: Any, total: Any) -> None:
         self.document = {name: value for name, value in self.document.items() if name not in ("done", "total")}
         if total is not None:
             self.document |= {"done": done, "total": total}
@@ -100,31 +101,31 @@ class SweepProgress:
         trials = spec.get("trials")
         self._wanted = trials if isinstance(trials, int) and trials > 0 else 0
         self._trials: dict[int, TrialRecord] = {}
-        self._last: dict[str, Any] | None = None  # line that the document does not show yet
+        self._last: dict[str, Any] | None = None  # event that the document does not show yet
 
     @property
     def document(self) -> dict[str, Any]:
-        self._count()
+        self._summarise()
         return self._document
 
     @property
     def metrics(self) -> dict[str, Any]:
-        self._count()
+        self._summarise()
         return self._metrics
 
-    def begin(self) -> None:
-        """The first line of the journal comes next."""
+    def rewind(self, epoch: int, metrics: dict[str, Any]) -> None:
+        """The journal was written anew, and is read from its beginning."""
         self._trials.clear()
 
-    def take(self, event: dict[str, Any]) -> None:
+    def update(self, event: dict[str, Any]) -> None:
         try:
             apply(self._trials, event)
         except (KeyError, TypeError, ValueError):
-            return  # a line of another version: what is shown may lag, what is stored does not
+            return  # an event of another version: what is shown may lag, what is stored does not
         self._last = event
 
-    def _count(self) -> None:
-        """Once for many lines: it looks at every trial."""
+    def _summarise(self) -> None:
+        """Once for many events: it looks at every trial."""
         event, self._last = self._last, None
         if event is None:
             return

@@ -11,6 +11,7 @@ from service.client import Client
 from service.store import Store
 from service.store.records import TERMINAL, Event
 from trainer.config import TrainSpec, parse_spec
+from trainer.files.journal import REWIND, fold
 from trainer.run.directory import read_events
 
 TIMING = {"seconds", "rss_mb"}  # all that may differ between two equal runs
@@ -57,11 +58,16 @@ def check_history(events: Sequence[Event], state: str) -> None:
 
 
 def curve(events: Sequence[Event]) -> list[dict[str, float]]:
-    """The epochs' numbers; each epoch must be there once."""
-    epochs = [event for event in events if event.type == "epoch"]
-    assert not [event for event in events if event.type == "rewind"]
-    assert [event.epoch for event in epochs] == list(range(1, len(epochs) + 1))
-    return [without_timing(event.data["metrics"]) for event in epochs]
+    """The epochs' numbers, with rewinds applied; each epoch must be there once, and told again to the bit."""
+    told = [event.data for event in events if event.type in ("epoch", REWIND)]
+    first: dict[int, dict[str, float]] = {}
+    for event in told:
+        if event["type"] == "epoch":
+            metrics = without_timing(event["metrics"])
+            assert first.setdefault(event["epoch"], metrics) == metrics
+    epochs = fold(told)
+    assert [event["epoch"] for event in epochs] == list(range(1, len(epochs) + 1))
+    return [without_timing(event["metrics"]) for event in epochs]
 
 
 def mlflow_runs(uri: str, experiment: str) -> list[Any]:

@@ -83,18 +83,19 @@ class Run:
             file.write(json.dumps(event) + "\n")
 
     def rewind(self, epoch: int) -> None:
-        kept = []
-        if (self.path / "events.jsonl").exists():
-            for line in (self.path / "events.jsonl").read_text().splitlines():
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    break
-                if event.get("epoch", 0) <= epoch:
-                    kept.append(line + "\n")
-        temporary = self.path / ".events.jsonl.tmp"
-        temporary.write_text("".join(kept))
-        os.replace(temporary, self.path / "events.jsonl")
+        """Remove a line that was cut off; take back what holds of later epochs, if anything does."""
+        file = self.path / "events.jsonl"
+        text = file.read_bytes() if file.exists() else b""
+        if not text.endswith(b"\n"):
+            file.write_bytes(text[: text.rfind(b"\n") + 1])
+        reached = 0
+        for line in text.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                event = json.loads(line)
+                at = event.get("epoch", 0)
+                reached = at if event["type"] == "rewind" else max(reached, at)
+        if reached > epoch:
+            self.record("rewind", epoch=epoch)
 
     def newest(self) -> tuple[int, int]:
         """Epoch and state of the newest checkpoint."""

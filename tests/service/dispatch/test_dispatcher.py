@@ -11,6 +11,7 @@ from service.dispatch.dispatcher import SHORT, TRAINING, Dispatcher
 from service.dispatch.local import LocalRunner
 from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
 from tests.service.dispatch.standin_trainer import losses
+from trainer.files.journal import read_journal
 
 
 def states(store, job_id):
@@ -80,15 +81,22 @@ def test_higher_priority_goes_first(dispatching, store, settings):
 @pytest.mark.parametrize(
     "number, retries", [(signal.SIGKILL, 3), (signal.SIGSEGV, 1), (signal.SIGTERM, 1)], ids=["kill", "segv", "term"]
 )
-def test_a_killed_trainer_resumes_and_the_curve_is_that_of_an_uninterrupted_run(dispatching, store, number, retries):
+def test_a_killed_trainer_resumes_and_the_curve_is_that_of_an_uninterrupted_run(
+    dispatching, store, settings, number, retries
+):
     job = submit(store, epochs=20, seed=5, signal=int(number), at=8, attempts=retries)
     dispatching()
     done = ended(store, job.id)
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", retries + 1, retries)
     assert curve(store, job.id) == losses(5, 20)
-    types = [event.type for event in events_of(store, job.id)]
-    assert (types.count("start"), types.count("resume"), types.count("rewind")) == (1, retries, 0)
-    assert types.count("epoch") == 20
+    events = events_of(store, job.id)
+    types = [event.type for event in events]
+    assert (types.count("start"), types.count("resume"), types.count("rewind")) == (1, retries, retries)
+    assert [event.data["epoch"] for event in events if event.type == "rewind"] == [6] * retries  # the checkpoint before
+    assert types.count("epoch") == 20 + 2 * retries
+    assert [event.data for event in events if event.type != "state"] == read_journal(
+        settings.run_directory(job.id) / "events.jsonl"
+    )
 
 
 def test_retries_come_to_an_end(dispatching, store, settings):
@@ -115,7 +123,7 @@ def test_out_of_memory_goes_on_with_a_smaller_plan_and_tells_the_new_numbers(dis
     assert (done.state, done.oom_retries, done.infra_retries) == ("succeeded", 1, 0)
     assert curve(store, job.id) == losses(1, 12, shrunk_from=4, shrunk=1)  # the checkpoint was of epoch 3
     rewinds = [event for event in events_of(store, job.id) if event.type == "rewind"]
-    assert [event.data for event in rewinds] == [{"epoch": 3}]
+    assert [event.data["epoch"] for event in rewinds] == [3]
 
 
 def test_memory_beyond_the_limit_is_an_oom_not_the_end_of_the_machine(dispatching, store, settings):

@@ -9,7 +9,7 @@ from service.dispatch.progress import RunProgress, SweepProgress
 
 def told(progress, *events):
     for event in events:
-        progress.take(event)
+        progress.update(event)
     return progress.document
 
 
@@ -51,6 +51,16 @@ def test_an_interruption_does_not_count_into_the_pace():
     assert told(progress, *later)["epochs_per_second"] == pytest.approx(2.0)
 
 
+def test_a_rewind_goes_back_to_an_earlier_epoch_and_its_metrics():
+    progress = RunProgress({"optimiser": {"epochs": 40}}, {}, {})
+    told(progress, {"type": "start", "epoch": 0}, *epochs(1, 10, seconds=0.5))
+    progress.rewind(8, {"loss": 0.125})
+    assert (progress.document["epoch"], progress.document["share"]) == (8, 0.2)
+    assert progress.metrics == {"epoch": 8, "loss": 0.125}
+    progress.rewind(0, {})
+    assert (progress.document["epoch"], progress.metrics) == (0, {})
+
+
 def test_phases_after_training_are_named_and_the_end_is_the_end():
     progress = RunProgress({"optimiser": {"epochs": 2}}, {}, {})
     told(progress, *epochs(1, 2, seconds=1), {"type": "phase", "name": "export", "epoch": 2})
@@ -64,7 +74,7 @@ def test_phases_after_training_are_named_and_the_end_is_the_end():
 @pytest.mark.parametrize("event", [{}, {"type": "epoch"}, {"type": "step", "epoch": "x"}, {"type": "new", "epoch": 1}])
 def test_odd_events_do_no_harm(event):
     for progress in (RunProgress({}, {}, {}), SweepProgress({}, {}, {})):
-        progress.take(event)
+        progress.update(event)
 
 
 def test_a_sweep_counts_its_trials_and_knows_the_best():

@@ -20,6 +20,7 @@ from tests.service.dispatch import held_trainer
 from tests.service.dispatch.conftest import ended, events_of, running, until
 from tests.trainer.mlflow_server import mlflow_client
 from trainer.config import parse_spec
+from trainer.files.journal import fold
 from trainer.run.directory import read_events
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,13 +67,12 @@ def test_a_killed_trainer_gives_the_curve_of_an_uninterrupted_one_and_one_mlflow
     os.kill(trainer_of(store.jobs.get(job.id)), signal.SIGKILL)
     done = ended(store, job.id, 200)
     assert (done.state, done.attempt, done.infra_retries) == ("succeeded", 2, 1)
-    assert not [event for event in events_of(store, job.id) if event.type == "rewind"]
+    told = [event.data for event in events_of(store, job.id) if event.type != "state"]
+    assert [event["epoch"] for event in told if event["type"] == "rewind"] == [10]
     (tmp_path / "spec.json").write_text(json.dumps(spec | {"run": spec["run"] | {"track": False}}))
     command = [sys.executable, "-m", "trainer", str(tmp_path / "spec.json"), "--out", str(tmp_path / "alone")]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert figures([event.data for event in events_of(store, job.id) if event.type != "state"]) == figures(
-        read_events(tmp_path / "alone")
-    )
+    assert figures(fold(told)) == figures(read_events(tmp_path / "alone"))
     assert done.result["embeddings"]
     client = mlflow_client(settings.tracking_uri)
     (run,) = client.search_runs([client.get_experiment_by_name(spec["run"]["experiment"]).experiment_id])
