@@ -15,7 +15,7 @@ MOST_POINTS = 10_000
 def curve(
     events: Iterable[Event], *, every: int = 1, most: int = MOST_POINTS, names: Collection[str] = ()
 ) -> dict[str, Any]:  # fmt: skip
-    """The document of a run's epochs; after a `rewind` what was told of later epochs no longer holds.
+    """The document of a run's epochs; a `rewind` takes back the epochs after its own.
 
     However many events there are, no more than twice `most` epochs are held, and of them only numbers.
 
@@ -27,7 +27,7 @@ def curve(
     """
     found: dict[int, dict[str, float]] = {}
     last: tuple[int, dict[str, float]] | None = None
-    rewound, kept = 0, 0  # number of the newest rewind, and up to which epoch it left what was told before
+    rewound, kept = 0, 0  # number of the newest rewind, and the last epoch that it kept
     for event in events:
         if event.type == "rewind":
             rewound, kept = event.seq, epoch_of(event.data)

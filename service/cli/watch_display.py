@@ -43,7 +43,7 @@ def remark(event: Event) -> str | None:
     """What is out of the ordinary about a job, as a sentence; None for what is not."""
     data = event.data
     if event.type == "rewind":
-        return f"goes on from epoch {data['epoch']} with another plan; later epochs are told anew"
+        return f"continues from epoch {data['epoch']}; later epochs are trained again"
     if event.type != "state":
         return None
     match data["state"]:

@@ -54,7 +54,7 @@ class Events:
         return None if row is None else _event(row)
 
     def series(self, job_id: str, *, every: int = 1) -> Iterator[Event]:
-        """Events of types "epoch" and "rewind", in order: the loss curve, and where it was told anew.
+        """Events of types "epoch" and "rewind", in order: the loss curve, and what was taken back of it.
 
         Read page by page, so that a million epochs take the memory of a thousand.
 

@@ -11,7 +11,7 @@ from service.client import Client, Event, Job
 from tests.cluster.runtime.cluster import Cluster, wait_for
 from tests.cluster.runtime.container import Container
 from tests.cluster.runtime.network import inside
-from tests.faults.histories import check_history, small_spec, without_timing
+from tests.faults.histories import check_history, curve, small_spec
 
 WORKERS = ("ray-worker-1", "ray-worker-2")
 SPACE = {"objective.temperature": {"kind": "uniform", "low": 0.2, "high": 1.0}}
@@ -67,9 +67,9 @@ def check_one_history(client: Client, job: Job, *, epochs: int) -> list[dict[str
     """Numbered without a gap, one end, each epoch once and in order; the curve."""
     events = history(client, job)
     check_history(events, "succeeded")  # type: ignore[arg-type]
-    told = [event for event in events if event.type == "epoch"]
-    assert [event.data["epoch"] for event in told] == list(range(1, epochs + 1))
-    return [without_timing(dict(event.data["metrics"])) for event in told]
+    found = curve(events)  # type: ignore[arg-type]
+    assert len(found) == epochs
+    return found
 
 
 def mlflow_runs(cluster: Cluster, experiment: str) -> list[dict[str, Any]]:
