@@ -52,7 +52,8 @@ def add_outputs(router: APIRouter, resource: Resource) -> None:
         last_event_id: Annotated[int | None, Header(ge=0, le=_LAST_SEQ, description="goes before `after`")] = None,
     ) -> Response:
         """Server-sent events: `id` is the event's number, `event` its type, `data` JSON. Types: `state`, `epoch`,
-        `step`, `phase`, `checkpoint` and others that the run writes; `rewind` takes back all epochs after its `epoch`; they follow again."""
+        `step`, `phase`, `checkpoint` and others that the run writes. `rewind` takes back the
+        epochs after its `epoch`: a resumed run trains them again."""
         job = await find_job(request, job_id, resource)
         feed = state_of(request).feed
         seen = min(after if last_event_id is None else last_event_id, job.last_seq)
