@@ -24,7 +24,7 @@ from service.api.events.feed import Feed
 from service.api.readiness import Readiness
 from service.api.security import Keyring
 from service.api.shutdown import on_stop_signal
-from service.datasets.underway import Underway
+from service.datasets.in_progress import UploadsInProgress
 from service.inference import Inference
 from service.settings import Settings
 from service.store import Store, open_store
@@ -46,7 +46,7 @@ class AppState:
     keyring: Keyring
     readiness: Readiness
     feed: Feed  # of events
-    uploads: Underway  # of data sets
+    uploads: UploadsInProgress  # of data sets
     catalog: Catalog  # of embedding versions
     tables: TableFiles  # whole tables as files
     in_flight: BytesInFlight  # bytes of large answers
@@ -89,8 +89,9 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
     )
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
-        feed=feed, uploads=Underway(), catalog=Catalog(store, settings), tables=TableFiles(), in_flight=BytesInFlight(),
-        inference=Inference(settings), searches=BoundedPool(settings.search_concurrency), gathers=BoundedPool(_GATHERS),
+        feed=feed, uploads=UploadsInProgress(), catalog=Catalog(store, settings), tables=TableFiles(),
+        in_flight=BytesInFlight(), inference=Inference(settings), gathers=BoundedPool(_GATHERS),
+        searches=BoundedPool(settings.search_concurrency),
         parses=BoundedPool(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
         checks=anyio.CapacityLimiter(2), series=anyio.CapacityLimiter(2),
     )  # fmt: skip

@@ -48,9 +48,9 @@ def read_about(settings: Settings, ref: str) -> dict[str, Any]:
 
 
 def settled(dataset: Dataset, store: Store) -> Dataset:
-    """The data set, no longer "checking" if the job that checks it has ended without a word: then it has failed.
+    """The data set, no longer "checking" if the job that checks it has ended without a result: then it has failed.
 
-    That is so when the job was cancelled, or deleted together with its files.
+    That happens when the job was cancelled, or deleted together with its files.
     """
     if dataset.state != "checking":
         return dataset

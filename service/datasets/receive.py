@@ -15,8 +15,8 @@ import anyio.to_thread
 
 from service.datasets.form import Form
 from service.datasets.identity import StoredPart, checked_options
+from service.datasets.in_progress import UploadInProgress
 from service.datasets.refusal import Refused
-from service.datasets.underway import Arriving
 from service.datasets.uploads import Upload, check_room
 from service.settings import Settings
 
@@ -43,19 +43,19 @@ class Received:
 
 async def receive(
     body: AsyncIterator[bytes], boundary: bytes, settings: Settings, *, announced: int | None, allowance: int,
-    arriving: Arriving,
+    progress: UploadInProgress,
 ) -> Received:  # fmt: skip
     """Store the files of a form. Nothing is left of it if this fails, or if the client goes away.
 
     Args:
         announced: bytes of the body as far as the client says, to refuse early what will not fit.
         allowance: bytes that the client may still store, together with other uploads that are under way.
-        arriving: where to count what has come.
+        progress: where to count what has come.
 
     Raises:
         Refused: for whatever is wrong with it.
     """
-    writer = await anyio.to_thread.run_sync(_Writer, boundary, settings, announced, allowance, arriving)
+    writer = await anyio.to_thread.run_sync(_Writer, boundary, settings, announced, allowance, progress)
     try:
         async for piece in _gathered(body):
             await anyio.to_thread.run_sync(writer.form.feed, piece)
@@ -96,10 +96,10 @@ class _Writer:
     """A form on its way to disk, and its limits."""
 
     def __init__(
-        self, boundary: bytes, settings: Settings, announced: int | None, allowance: int, arriving: Arriving
+        self, boundary: bytes, settings: Settings, announced: int | None, allowance: int, progress: UploadInProgress
     ):  # fmt: skip
         check_room(settings, needed=announced or 0)
-        self._settings, self._allowance, self._arriving = settings, allowance, arriving
+        self._settings, self._allowance, self._progress = settings, allowance, progress
         self.upload = Upload(settings)
         try:
             self.form = Form(boundary, self.upload, self._count)
@@ -115,11 +115,11 @@ class _Writer:
         return Received(self.upload, self.form.name, options)
 
     def _count(self, size: int) -> None:
-        self._arriving.bytes += size
+        self._progress.bytes += size
         limit = self._settings.max_upload_bytes
-        if self._arriving.bytes > limit:
+        if self._progress.bytes > limit:
             raise Refused(413, "body", f"the files have more than the {limit:,} bytes that an upload may have")
-        refuse_beyond(self._allowance - self._arriving.of_others(), self._arriving.bytes)
+        refuse_beyond(self._allowance - self._progress.bytes_of_others(), self._progress.bytes)
         check_room(self._settings, needed=size)
 
 

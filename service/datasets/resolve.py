@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from service.datasets.catalogue import find_uploaded
+from service.datasets.catalog import find_uploaded
 from service.datasets.identity import split_ref
 from service.settings import Settings
 from service.store import Store

@@ -14,14 +14,14 @@ from service.api.responses import json_response
 from service.api.security import caller_of, check_may_change
 from service.api.state import state_of
 from service.api.threads import in_thread, limited, read
-from service.datasets import catalogue, intake
+from service.datasets import catalog, registration
 from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
 from service.datasets.form import boundary_of
 from service.datasets.identity import NAME, UploadOptions
 from service.datasets.imports import settled
+from service.datasets.in_progress import UploadInProgress
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
-from service.datasets.underway import Arriving
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import Unavailable
@@ -71,16 +71,15 @@ async def upload(request: Request) -> Response:
     answer, if that does not take too long. Its version follows from its content: the same again is the same data set.
     """
     store, settings, owner = state_of(request).store, state_of(request).settings, caller_of(request).owner
-    underway = state_of(request).uploads
     try:
-        with underway.enter(owner) as arriving:
-            received = await _receive(request, store, settings, owner, arriving)
-            dataset, is_new = await _register(request, received, arriving)
+        with state_of(request).uploads.enter(owner) as progress:
+            received = await _receive(request, store, settings, owner, progress)
+            dataset, is_new = await _register(request, received, progress)
         dataset = await _checked(request, dataset, store, settings)
         if dataset.state == "failed":
-            raise intake.why_failed(dataset, await read(store, store.jobs.get, dataset.job_id))
+            raise registration.why_failed(dataset, await read(store, store.jobs.get, dataset.job_id))
     except Refused as refused:
-        named = intake.blamed(refused.message) == refused.field  # the importer's messages begin with the file
+        named = registration.blamed(refused.message) == refused.field  # the importer's messages begin with the file
         detail = refused.message if named else f"{refused.field}: {refused.message}"
         blamed = FieldError(refused.field, refused.message)
         raise Problem(refused.status, detail, errors=[blamed], headers=_ENDING.get(refused.status)) from None
@@ -103,7 +102,7 @@ async def list_(
     """Built-in and public sets, graphs imported on the command line, and every uploaded version."""
     try:
         page = await in_thread(
-            catalogue.page, state_of(request).store, state_of(request).settings, cursor=cursor, limit=limit
+            catalog.page, state_of(request).store, state_of(request).settings, cursor=cursor, limit=limit
         )
     except ValueError as error:
         raise invalid("cursor", str(error)) from None
@@ -116,7 +115,7 @@ async def list_(
 )  # fmt: skip
 async def show(request: Request, ref: str) -> Response:
     """By reference, or by name: then the newest version that is ready, and a list of all."""
-    return json_response(await in_thread(catalogue.show, ref, state_of(request).store, state_of(request).settings))
+    return json_response(await in_thread(catalog.show, ref, state_of(request).store, state_of(request).settings))
 
 
 @router.delete(
@@ -126,33 +125,33 @@ async def show(request: Request, ref: str) -> Response:
 async def delete(request: Request, ref: str) -> Response:
     """Refused while a job that has not ended needs it."""
     store, settings = state_of(request).store, state_of(request).settings
-    row = await read(store, catalogue.row_of, ref, store)
+    row = await read(store, catalog.row_of, ref, store)
     if row is not None:
         check_may_change(request, row.owner)
         await in_thread(settled, row, store)
     try:
-        await in_thread(catalogue.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))
-    except catalogue.Protected as error:
+        await in_thread(catalog.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))
+    except catalog.Protected as error:
         raise Problem(403, str(error)) from None
     return Response(status_code=204)
 
 
 async def _receive(
-    request: Request, store: Store, settings: Settings, owner: str | None, arriving: Arriving
+    request: Request, store: Store, settings: Settings, owner: str | None, progress: UploadInProgress
 ) -> Received:  # fmt: skip
     """The files on disk."""
     boundary = boundary_of(request.headers.get("content-type", ""))
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise Refused(415, "body", "send the form as it is, without Content-Encoding")
-    allowance = await read(store, intake.allowance, store, settings, owner)
+    allowance = await read(store, registration.allowance, store, settings, owner)
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() else None  # the guard has seen that it is sane
     return await receive(
-        request.stream(), boundary, settings, announced=announced, allowance=allowance, arriving=arriving
+        request.stream(), boundary, settings, announced=announced, allowance=allowance, progress=progress
     )
 
 
-async def _register(request: Request, received: Received, arriving: Arriving) -> tuple[Dataset, bool]:
+async def _register(request: Request, received: Received, progress: UploadInProgress) -> tuple[Dataset, bool]:
     """The data set in the store, with its import job; the files stay unless it is certain that no job needs them."""
     store, settings, caller = state_of(request).store, state_of(request).settings, caller_of(request)
     for pause in (*REGISTER_PAUSES, None):
@@ -160,8 +159,8 @@ async def _register(request: Request, received: Received, arriving: Arriving) ->
             # Files are not discarded if this is cancelled, or an answer of the database is lost: perhaps it was done.
             # If not, they are swept away later.
             dataset, is_new = await limited(
-                state_of(request).checks, intake.register, received, store, settings, caller.owner,
-                may_change=caller.may_change, others=arriving.of_others(),
+                state_of(request).checks, registration.register, received, store, settings, caller.owner,
+                may_change=caller.may_change, others=progress.bytes_of_others(),
             )  # fmt: skip
         except Unavailable:
             if pause is None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.datasets import receive
-from service.datasets.underway import AT_A_TIME, Arriving
+from service.datasets.in_progress import MAX_PER_KEY, UploadInProgress
 from service.settings import Settings
 from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import CONTENT_TYPE, EDGES, NODES, archive, field, form, graph, npz
@@ -101,22 +101,22 @@ def test_uploads_under_way_count(live: Live, monkeypatch: pytest.MonkeyPatch):
     underway = live.state.uploads._by_owner
     before = set(underway)
 
-    def arriving() -> list[Arriving]:
+    def in_progress() -> list[UploadInProgress]:
         return next((together for owner, together in underway.items() if owner not in before), [])
 
     with ExitStack() as stack:
         for turn in range(3):
             stack.enter_context(begun(live, mine, f"slow-{turn}", 800))
-        until(lambda: sum(one.bytes for one in arriving()) == 2_400)
+        until(lambda: sum(one.bytes for one in in_progress()) == 2_400)
         assert len(small["npz"][1]) > QUOTA - 2_400
         answer = mine.post("/v1/datasets", data={"name": "fourth"}, files=small)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (403, "body")
         assert other.post("/v1/datasets", data={"name": "fourth"}, files=small).status_code == 201
         stack.enter_context(begun(live, mine, "slow-3", 1))
-        until(lambda: len(arriving()) == AT_A_TIME)
+        until(lambda: len(in_progress()) == MAX_PER_KEY)
         answer = mine.post("/v1/datasets", data={"name": "fifth"}, files=small)
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
-    until(lambda: not arriving())
+    until(lambda: not in_progress())
     assert mine.post("/v1/datasets", data={"name": "fifth"}, files=small).status_code == 201
 
 

@@ -17,9 +17,9 @@ from starlette.requests import ClientDisconnect
 
 from service.datasets import receive as receiving
 from service.datasets.form import Form
+from service.datasets.in_progress import UploadInProgress
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
-from service.datasets.underway import Arriving
 from service.datasets.uploads import Upload, disk_errors
 from service.settings import Settings
 from tests.service.datasets.forms import BOUNDARY, Part, archive, field, form, table, tables
@@ -40,7 +40,7 @@ def run(pieces: Iterable[bytes | BaseException], settings: Settings, *, allowanc
     async def go() -> Received:
         body = stream(pieces)
         return await receive(
-            body, BOUNDARY_BYTES, settings, announced=announced, allowance=allowance, arriving=Arriving([])
+            body, BOUNDARY_BYTES, settings, announced=announced, allowance=allowance, progress=UploadInProgress([])
         )
 
     return asyncio.run(go())
@@ -114,7 +114,7 @@ def test_the_event_loop_goes_on_while_files_are_written(settings: Settings):
         start = form([field("name", "a"), archive(b"?")]).partition(b"?")
         pieces = [start[0] + bytes(4 * MB), *(bytes(4 * MB) for _ in range(10)), start[2]]
         received = await receive(
-            stream(pieces), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([])
+            stream(pieces), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, progress=UploadInProgress([])
         )
         ticking.cancel()
         received.upload.discard()
@@ -142,7 +142,9 @@ def test_a_request_that_is_cancelled_leaves_nothing(settings: Settings):
 
     async def go() -> None:
         task = asyncio.create_task(
-            receive(endless(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([]))
+            receive(
+                endless(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, progress=UploadInProgress([])
+            )
         )
         await started.wait()
         assert left_behind(settings) != []
@@ -163,7 +165,7 @@ def test_a_silent_client_is_not_waited_for(settings: Settings, monkeypatch):
 
     with pytest.raises(Refused) as refused:
         asyncio.run(
-            receive(silent(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, arriving=Arriving([]))
+            receive(silent(), BOUNDARY_BYTES, settings, announced=None, allowance=10**12, progress=UploadInProgress([]))
         )
     assert refused.value.status == 408
     assert left_behind(settings) == []

@@ -13,12 +13,12 @@ from fastapi import Request
 
 from service.api.routes import datasets as routes
 from service.api.security import ANYONE, CALLER
-from service.datasets import intake
+from service.datasets import registration
 from service.datasets.checks import LOOKED_AT, check_parts
 from service.datasets.identity import StoredPart
+from service.datasets.in_progress import UploadInProgress
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
-from service.datasets.underway import Arriving
 from service.settings import Settings
 from service.store import Store
 from tests.service.datasets.forms import BOUNDARY, Part, field, form, table, tables
@@ -28,7 +28,9 @@ async def received(settings: Settings, *parts: Part) -> Received:
     async def body():
         yield form([field("name", "mine"), *parts])
 
-    return await receive(body(), BOUNDARY.encode(), settings, announced=None, allowance=10**9, arriving=Arriving([]))
+    return await receive(
+        body(), BOUNDARY.encode(), settings, announced=None, allowance=10**9, progress=UploadInProgress([])
+    )
 
 
 def request(store: Store, settings: Settings) -> Request:
@@ -37,7 +39,7 @@ def request(store: Store, settings: Settings) -> Request:
 
 
 def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, settings, monkeypatch):
-    real, is_queued, may_return = intake.register, threading.Event(), threading.Event()
+    real, is_queued, may_return = registration.register, threading.Event(), threading.Event()
 
     def slow(*arguments, **options):
         result = real(*arguments, **options)
@@ -45,11 +47,11 @@ def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, setti
         may_return.wait()
         return result
 
-    monkeypatch.setattr(intake, "register", slow)
+    monkeypatch.setattr(registration, "register", slow)
 
     async def go() -> Received:
         files = await received(settings, *tables())
-        task = asyncio.create_task(routes._register(request(store, settings), files, Arriving([])))
+        task = asyncio.create_task(routes._register(request(store, settings), files, UploadInProgress([])))
         await asyncio.to_thread(is_queued.wait)
         task.cancel()
         may_return.set()
@@ -66,12 +68,12 @@ def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, setti
 def test_files_go_when_they_are_refused_or_there_already(store, settings):
     async def go() -> None:
         first = await received(settings, *tables())
-        await routes._register(request(store, settings), first, Arriving([]))
+        await routes._register(request(store, settings), first, UploadInProgress([]))
         again = await received(settings, *tables())
-        assert (await routes._register(request(store, settings), again, Arriving([])))[1] is False
+        assert (await routes._register(request(store, settings), again, UploadInProgress([])))[1] is False
         bad = await received(settings, table("nodes", ""), table("edges", ""))
         with pytest.raises(Refused):
-            await routes._register(request(store, settings), bad, Arriving([]))
+            await routes._register(request(store, settings), bad, UploadInProgress([]))
         assert [folder.name for folder in settings.uploads.iterdir()] == [first.upload.id]
 
     asyncio.run(go())
