@@ -1,15 +1,15 @@
-"""`python -m service.dispatch.shim ORDER.json`: start one trainer, watch over it, and say in any case how it ended.
+"""`python -m service.dispatch.shim LAUNCH_FILE`: start one trainer, watch it, and record in any case how it ended.
 
-It is small on purpose (standard library, a few megabytes) and stands between dispatcher and trainer so that
+As small as containerd's (standard library, a few megabytes), it stands between dispatcher and trainer so that
 - the outcome is on disk whether or not a dispatcher is alive to see it, and also when the disk is full by then,
-- output is read to the end: what the disk does not take is dropped, and the trainer never notices,
+- output is read to the end: what the disk does not take is dropped, and the trainer does not notice,
 - the trainer ends if the shim is killed (PR_SET_PDEATHSIG), and whatever the trainer leaves behind ends after it, for
   orphans become the shim's children (PR_SET_CHILD_SUBREAPER),
 - a trainer without a heartbeat from a dispatcher ends, so that another machine may start it again, and one that was
   started again elsewhere ends at once: a machine that was asleep meanwhile wakes up with its trainer,
 - the trainer is a little less important to the scheduler (nice 5) than the API and others on the same machine.
 
-SIGTERM is handed on once: a second one would end a trainer that is writing its checkpoint. Exit code: 0 once the
+SIGTERM is passed on once: a second one would end a trainer that is writing its checkpoint. Exit code: 0 once the
 outcome is written, 1 if it was not, 2 if nothing was started because this attempt had been started before.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import select
@@ -31,14 +32,15 @@ from typing import Any
 from service.dispatch.procfs import descendants, oom_kills
 from service.dispatch.runner import PYTHON, LaunchSpec, is_superseded, read_launch, take_attempt, write_outcome
 from trainer.process.parent_death import adopt_orphans, signal_on_parent_death
+from trainer.process.stop_signals import StopRequest
 
-TICK_SECONDS = 0.5  # between looks at heartbeat, stop file and counters
-TIDY_SECONDS = 20.0  # for processes that outlive the trainer to end by themselves: Ray takes a while
+TICK_SECONDS = 0.5  # between checks of heartbeat, stop file and counters
+TIDY_SECONDS = 20.0  # for processes that outlive the trainer to exit by themselves: Ray takes a while
 TAIL_BYTES = 4_096  # of output that may explain a failure
 NICENESS = 5
 OOM_SCORE = "500"  # so that for lack of memory the kernel ends a trainer, not the service
-REPORT_BYTES = 16_384  # of what it reports of its failure
-MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; a job that says more is not read anyway
+REPORT_BYTES = 16_384  # of the trainer's failure report
+MAX_OUTPUT_BYTES = 50_000_000  # of output.txt; nobody reads more than that
 
 # RLIMIT_DATA counts private writable memory by address, not by use: besides what an estimate knows, stacks (8 MB a
 # thread, of which kilobytes are used), arenas, and what allocators round up. With torch on digits, Cora and Photo it
@@ -48,24 +50,21 @@ MARGIN_SHARE, MARGIN_BYTES, MARGIN_PER_THREAD = 1.25, 500_000_000, 80_000_000
 
 
 class Shim:
-    """One trainer in our care."""
+    """Supervises the trainer of one attempt."""
 
     def __init__(self, launch: LaunchSpec, outcome: int):
         self._launch, self._outcome = launch, outcome
         self._output = _Output(launch.output_file)
-        self._said = b""  # by the trainer, of its failure
-        self._wanted = False  # someone asks us to end it
-        self._asked_at: float | None = None  # when we asked it to
+        self._report = b""  # what the trainer wrote about its failure
+        self._stop = StopRequest(signals=(signal.SIGTERM,), on_repeat=lambda: None)
+        self._terminated_at = math.inf  # when we sent it SIGTERM
         self._killed = self._is_unattended = self._superseded = False
-        self._heartbeat: tuple[float, float] = (
-            0.0,
-            time.monotonic(),
-        )  # its mtime, and since when we have seen that one
-        self._looked = 0.0
-        self._ooms = [oom_kills()] * 2  # at the last two looks
+        self._heartbeat: tuple[float, float] = (0.0, time.monotonic())  # its mtime, and when we first saw that one
+        self._checked = 0.0
+        self._ooms = [oom_kills()] * 2  # at the last two checks
 
     def run(self) -> int:
-        """Start, accompany, tidy up, tell. Returns the exit code."""
+        """Start the trainer, supervise it, end what it left behind, write the outcome. Returns the exit code."""
         adopt_orphans()
         output, output_end = _pipe()
         report, report_end = _pipe()
@@ -73,23 +72,23 @@ class Shim:
         os.set_blocking(wakeup_end, False)
         signal.set_wakeup_fd(wakeup_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._want)
+        self._stop.listen()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             child = self._start(output_end, report_end)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._tell(None, None, "infra", f"cannot start {self._launch.argv[0]}: {error}", False)
+            self._write(None, None, "infra", f"cannot start {self._launch.argv[0]}: {error}", False)
             return 0
         os.close(output_end)
         os.close(report_end)
-        takers = {output: self._output.write, report: self._hear, wakeup: lambda _: None}
-        self._accompany(child, takers)
-        # Not the last look's count: the kernel counts first and kills then, and we may have looked in between.
+        readers = {output: self._output.write, report: self._add_report, wakeup: lambda _: None}
+        self._supervise(child, readers)
+        # Not the last check's count: the kernel counts first and then kills, and we may have checked in between.
         by_kernel = child.returncode == -signal.SIGKILL and not self._killed and oom_kills() > self._ooms[0]
         _end_descendants()
         for end in (output, report):
             while data := _read(end):
-                takers[end](data)
+                readers[end](data)
         self._conclude(child.returncode, by_kernel)
         return 0
 
@@ -116,9 +115,9 @@ class Shim:
             pass_fds=[report_end], preexec_fn=prepare,
         )  # fmt: skip
 
-    def _accompany(self, child: subprocess.Popen[bytes], takers: dict[int, Callable[[bytes], None]]) -> None:
+    def _supervise(self, child: subprocess.Popen[bytes], readers: dict[int, Callable[[bytes], None]]) -> None:
         poller = select.poll()
-        for end in takers:
+        for end in readers:
             poller.register(end, select.POLLIN)
         while child.poll() is None:
             for end, _ in poller.poll(1_000 * TICK_SECONDS):
@@ -126,18 +125,18 @@ class Shim:
                 if data == b"":  # closed at the other end
                     poller.unregister(end)
                 elif data is not None:
-                    takers[end](data)
-            if self._wanted:
-                self._ask(child)
+                    readers[end](data)
+            if self._stop.is_set():
+                self._terminate(child)
             now = time.monotonic()
-            if now - self._looked >= TICK_SECONDS:
-                self._looked = now
-                self._look_after(child, now)
+            if now - self._checked >= TICK_SECONDS:
+                self._checked = now
+                self._check(child, now)
 
-    def _look_after(self, child: subprocess.Popen[bytes], now: float) -> None:
+    def _check(self, child: subprocess.Popen[bytes], now: float) -> None:
         self._ooms = [self._ooms[1], oom_kills()]
         if self._launch.stop_file.exists():
-            self._ask(child)
+            self._terminate(child)
         if is_superseded(self._launch):  # at once: a last checkpoint would be written into the other's run
             self._superseded = self._killed = True
             child.kill()
@@ -145,43 +144,41 @@ class Shim:
             touched = self._launch.heartbeat_file.stat().st_mtime
         except OSError:
             touched = 0.0
-        # Changes are what counts, not the time on it: clocks of two machines differ, and jump.
+        # Only a change counts, not the time itself: clocks of two machines differ, and jump.
         if touched != self._heartbeat[0]:
             self._heartbeat = (touched, now)
         if now - self._heartbeat[1] > self._launch.heartbeat_timeout_seconds:
             self._is_unattended = True
-            self._ask(child)
-        if self._is_unattended and self._asked_at is not None and now - self._asked_at > self._launch.stop_seconds:
+            self._terminate(child)
+        if self._is_unattended and now > self._terminated_at + self._launch.stop_seconds:
             self._killed = True
             child.kill()
 
-    def _want(self, *_: object) -> None:
-        self._wanted = True
-
-    def _ask(self, child: subprocess.Popen[bytes]) -> None:
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
+    def _terminate(self, child: subprocess.Popen[bytes]) -> None:
+        if self._terminated_at == math.inf:
+            self._terminated_at = time.monotonic()
             child.terminate()
 
-    def _hear(self, data: bytes) -> None:
-        self._said = (self._said + data)[:REPORT_BYTES]
+    def _add_report(self, data: bytes) -> None:
+        self._report = (self._report + data)[:REPORT_BYTES]
 
     def _conclude(self, returncode: int, by_kernel: bool) -> None:
         exit_code, by = (returncode, None) if returncode >= 0 else (None, -returncode)
-        kind, message = _reported(self._said)
+        kind, message = _reported(self._report)
         if self._superseded and returncode != 0:
-            kind, message = "infra", "a later attempt was begun"
+            kind, message = "infra", "stopped because a later attempt at the job has started"
         elif self._is_unattended and returncode != 0:
-            kind, message = "infra", f"no dispatcher looked after it for {self._launch.heartbeat_timeout_seconds:g} s"
+            seconds = self._launch.heartbeat_timeout_seconds
+            kind, message = "infra", f"stopped after {seconds:g} s without a heartbeat from a dispatcher"
         elif by_kernel:
-            kind, message = "oom", "memory ran out, and the kernel ended the process"
+            kind, message = "oom", "memory ran out, and the kernel killed the process"
         elif message is None and returncode != 0:
-            how = f"exit code {exit_code}" if by is None else _signal_name(by)
+            how = f"exited with code {exit_code}" if by is None else f"was ended by {_signal_name(by)}"
             last = self._output.tail.decode("utf-8", "replace").strip()
-            message = f"the process ended with {how}" + (f". Its last words:\n{last}" if last else ", without a word")
-        self._tell(exit_code, by, kind, message, by_kernel)
+            message = f"the process {how}" + (f". Its last output:\n{last}" if last else " and wrote no output")
+        self._write(exit_code, by, kind, message, by_kernel)
 
-    def _tell(self, exit_code: int | None, by: int | None, kind: str | None, message: str | None, oom: bool) -> None:
+    def _write(self, exit_code: int | None, by: int | None, kind: str | None, message: str | None, oom: bool) -> None:
         document: dict[str, Any] = {
             "exit_code": exit_code, "signal": by, "kind": kind, "message": message, "oom_killed": oom,
             "ended": time.time(),
@@ -190,7 +187,7 @@ class Shim:
 
 
 class _Output:
-    """output.txt, for as long as the disk takes it, and the last of it in any case."""
+    """Writes output.txt for as long as there is room on the disk, and keeps the end of the output in memory."""
 
     def __init__(self, file: Path):
         self.tail = b""
@@ -205,34 +202,34 @@ class _Output:
         if self._descriptor is None or self._room <= 0:
             return
         part = data[: self._room]
-        with contextlib.suppress(OSError):  # full: what does not fit is lost, the next part may fit again
+        with contextlib.suppress(OSError):  # disk full: this part is lost, the next may fit again
             self._room -= os.write(self._descriptor, part)
 
 
 def data_limit(memory_bytes: int, threads: int) -> int:
-    """RLIMIT_DATA for a trainer that may use so much memory: a bound on what goes wrong, not on the plan."""
+    """RLIMIT_DATA for a trainer that is planned to use so much memory: a bound for when the plan is wrong."""
     return int(MARGIN_SHARE * memory_bytes) + MARGIN_BYTES + threads * MARGIN_PER_THREAD
 
 
 def _pipe() -> tuple[int, int]:
-    """Reading end, which never waits, and writing end."""
+    """Reading end, which does not block, and writing end."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing
 
 
 def _read(end: int) -> bytes | None:
-    """What there is to read; None: nothing now; empty: nothing ever."""
+    """What there is to read; None: nothing yet; empty: closed at the other end."""
     try:
         return os.read(end, 65_536)
     except BlockingIOError:
         return None
 
 
-def _reported(said: bytes) -> tuple[str | None, str | None]:
-    """Kind and message from trainer.process.outcome; the first report counts, later ones follow from it."""
+def _reported(report: bytes) -> tuple[str | None, str | None]:
+    """Kind and message from trainer.process.outcome. Only the first report counts: later ones follow from it."""
     try:
-        document = json.loads(said.split(b"\n", 1)[0])
+        document = json.loads(report.split(b"\n", 1)[0])
         return str(document["kind"]), str(document["message"])
     except (ValueError, KeyError, TypeError):
         return None, None
@@ -246,14 +243,16 @@ def _signal_name(number: int) -> str:
 
 
 def _end_descendants(wait: Callable[[float], None] = time.sleep) -> None:
-    """End what the trainer left behind: its own group at once, what has a session of its own may tidy up first."""
+    """End what the trainer left behind: its own process group at once, while other groups may tidy up first."""
     group, deadline = os.getpgrp(), time.monotonic() + TIDY_SECONDS
     while True:
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # orphans that are now ours
+            while os.waitpid(-1, os.WNOHANG)[0]:  # orphans that we have adopted
                 pass
         left = descendants(os.getpid())
-        if not left or time.monotonic() > deadline + TIDY_SECONDS:  # even SIGKILL may wait for a disk
+        if (
+            not left or time.monotonic() > deadline + TIDY_SECONDS
+        ):  # a process that waits for a disk survives even SIGKILL
             return
         for process, its_group in left:
             if its_group == group or time.monotonic() > deadline:
@@ -267,7 +266,7 @@ def main(arguments: list[str]) -> int:
     launch = read_launch(Path(arguments[0]))
     descriptor = take_attempt(launch)
     if descriptor is None:
-        sys.stderr.write(f"attempt {launch.marker} was started before\n")
+        sys.stderr.write(f"attempt {launch.marker} has been started before\n")
         return 2
     return Shim(launch, descriptor).run()
 

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from typing import Any
 from trainer import errors
 from trainer.errors import Infrastructure, TrainerError
 from trainer.files.atomic import write_json
+from trainer.process.parent_death import call_on_parent_death
 
 SHUTDOWN_SECONDS = 20.0  # for Ray to end its processes
 _ROOM = ".ray-"
@@ -110,7 +110,7 @@ def main(room: Path, work: Callable[[dict[str, Any], Path], None]) -> None:
     """The child's side: do the job, leave the outcome, end with the parent."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that Ray is shut down on the way out
     job = json.loads((room / "job.json").read_text(encoding="utf-8"))
-    threading.Thread(target=_end_with_parent, args=[job["temporary"]], daemon=True).start()
+    call_on_parent_death(lambda: _end(job["temporary"]))
     outcome: dict[str, str | None] = {"error": None}
     try:
         work(job, room)
@@ -123,9 +123,8 @@ def main(room: Path, work: Callable[[dict[str, Any], Path], None]) -> None:
     write_json(room / "outcome.json", outcome)
 
 
-def _end_with_parent(temporary: str) -> None:
-    """Our stdin is a pipe that the parent never writes to; the kernel closes it when the parent is gone."""
-    os.read(0, 1)  # not through sys.stdin, whose lock a daemon thread would hold at exit
+def _end(temporary: str) -> None:
+    """Nobody waits for us any more."""
     os.kill(os.getpid(), signal.SIGTERM)  # Ray's handler ends its processes
     time.sleep(10)  # a main thread that is deep in Ray does not hear signals
     shutil.rmtree(temporary, ignore_errors=True)

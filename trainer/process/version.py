@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
@@ -13,6 +12,8 @@ _ROOT = Path(__file__).parents[2]
 @cache
 def version() -> str:
     """Version of the code that runs: the distribution's and, in a git checkout, the commit."""
+    from importlib import metadata  # several megabytes that a small process does not need
+
     try:
         number = metadata.version("nml-gcl")
     except metadata.PackageNotFoundError:  # a source tree that was never installed
