@@ -1,19 +1,23 @@
-"""Train a spec in a run directory: one way for every method, made to be interrupted.
+"""Train a spec in a run directory: one loop for every method, made to be interrupted.
 
 - Same seed, same CPU, same thread count: same numbers to the bit, also after kill -9 and resume.
 - SIGTERM or SIGINT finishes the step, checkpoints and ends as `Cancelled`; resume goes on from there.
 - What does not fit in memory is planned for (trainer.planning): batches, tiles, memory maps. If memory runs out all the
   same, the run goes on from its last checkpoint with a smaller tile, then a smaller batch.
 - `run.workers` > 1 trains the same loop in a team of processes on Ray (trainer.parallel); rank 0 writes the run.
+
+`fit` opens the run, `_plan_and_train` plans it, `train` is the loop.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,15 +26,20 @@ from trainer.config import TrainSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, OutOfMemory
-from trainer.parallel.stop import stop_requested
+from trainer.evaluation.watch import watch
+from trainer.methods import build_method
 from trainer.parallel.team import Team
-from trainer.planning.memory import usable_memory
-from trainer.planning.plan import make_plan, restore_plan, shrink, smaller
+from trainer.planning.memory import peak_rss, usable_memory
+from trainer.planning.plan import Plan, make_plan, restore_plan, shrink, smaller
 from trainer.planning.shape import shape_of
 from trainer.process.stop_signals import StopRequest
+from trainer.run.checkpoint import load_newest
 from trainer.run.directory import RunDirectory
-from trainer.training.attempt import Training
-from trainer.training.interruption import translated_failures
+from trainer.run.log_file import log_to
+from trainer.run.stop_file import Stop, stop_requested
+from trainer.training.failures import translated_failures
+from trainer.training.finish import finish
+from trainer.training.recorder import Recorder
 from trainer.training.relay import Relay
 
 log = logging.getLogger("trainer")
@@ -49,22 +58,21 @@ def fit(
     """Train `spec`, leave everything in `run_dir`, and return its metrics and paths.
 
     Args:
-        resume: go on with a run that is in `run_dir`; without one, start it. A finished run is finished again from its
+        resume: go on with the run in `run_dir`, or start it if there is none. A finished run is finished again from its
             last checkpoint, which changes nothing.
         graph: use this graph instead of loading `spec.data`; the caller vouches that they are the same.
         memory_limit: bytes to plan with; None: most of the machine's or container's.
-        shrunk: how often memory has run out in a way that the run itself could not survive (the kernel killed it); the
-            first plan is made smaller so many times, whatever happened in between.
+        shrunk: how often the kernel has killed this run for want of memory; the first plan is made smaller so many
+            times, whatever happened in between.
 
     Raises:
         TrainerError: of the kind that says what to do (trainer.errors).
     """
-    run = RunDirectory.open(Path(run_dir), spec, resume=resume)
-    try:
-        with _log_to(run.path / "log.txt"):
+    with closing(RunDirectory.open(Path(run_dir), spec, resume=resume)) as run:
+        with log_to(run.path / "log.txt"):
             try:
                 with translated_failures(), StopRequest("finishing this step, then checkpointing") as stop:
-                    _fit(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
+                    _plan_and_train(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
                 result = _result(run)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
@@ -74,23 +82,9 @@ def fit(
         for callback in callbacks:
             callback.on_end(result)
         return result
-    finally:
-        run.close()
 
 
-def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
-    """One worker's part in a run that `fit` has opened and planned; a restarted worker goes on from the checkpoint."""
-    run = RunDirectory.attach(run_dir, spec)
-    document = run.plan
-    assert document is not None
-    logs = _log_to(run.path / "log.txt") if team.rank == 0 else nullcontext()
-    with logs, translated_failures():
-        graph = load(spec.data)
-        plan = restore_plan(spec, document, shape_of(graph))
-        Training(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir)).go()
-
-
-def _fit(
+def _plan_and_train(
     run: RunDirectory, spec: TrainSpec, graph: Graph | None, limit: int, shrunk: int,
     callbacks: Sequence[Callback], stop: StopRequest,
 ) -> None:  # fmt: skip
@@ -116,13 +110,14 @@ def _fit(
         try:
             with translated_failures():
                 if alone:
-                    Training(
-                        run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None
-                    ).go()
+                    train(run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None)
                 else:
                     from trainer.parallel.ray_train import fit_parallel
 
-                    fit_parallel(plan.spec, run.path, on_event=relay, should_stop=stop.is_set)
+                    fit_parallel(
+                        plan.spec, run.path, train="trainer.loop:train_in_team", on_event=relay,
+                        should_stop=stop.is_set,
+                    )  # fmt: skip
             return
         except OutOfMemory as error:
             next_plan = smaller(plan, shape)
@@ -130,6 +125,84 @@ def _fit(
                 raise
             log.warning("memory ran out (%s); going on from the last checkpoint: %s", error, next_plan.reason)
             plan = next_plan
+
+
+def train(
+    run: RunDirectory, plan: Plan, graph: Graph, device: torch.device, team: Team,
+    on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None],
+) -> None:  # fmt: skip
+    """Train a planned run from its newest checkpoint on, then export and evaluate if the spec asks for it.
+
+    In a team every worker takes the same steps; rank 0 alone writes the run directory and is asked to stop.
+
+    Args:
+        on_event: gets every event; returns whether the run should end early, as finished.
+        stop: whether the run should end: `finish` after this epoch, `cancel` after this step.
+
+    Raises:
+        Cancelled: stopped on request, after a checkpoint.
+        TrainerError: whatever else ends the run (trainer.errors).
+    """
+    started, spec, epochs = time.perf_counter(), plan.spec, plan.spec.optimiser.epochs
+    method = build_method(spec, graph, device, team)
+    recorder = Recorder(run, plan, team, on_event, stop)
+
+    progress = load_newest(run.path / "checkpoints", method, spec_hash=plan.name, whole_epochs_of=plan.previous)
+    recorder.start(progress, graph, device)
+
+    early, views = False, None
+    while progress.epoch < epochs and not early:
+        epoch, epoch_started = progress.epoch + 1, time.perf_counter()
+
+        for views in method.views(epoch, start=progress.steps):
+            metrics = method.step(views)
+            progress.add(metrics)
+            if progress.steps == method.steps:
+                break  # what follows the last step is the epoch's
+            recorder.emit_sometimes("step", epoch=epoch, step=progress.steps, steps=method.steps, loss=metrics["loss"])
+            cancelled = team.any(recorder.asked_to("cancel"))
+            if cancelled or team.any(recorder.checkpoint_is_overdue()):
+                recorder.checkpoint(method, progress)
+            if cancelled:
+                recorder.cancel(progress.epoch, f"after epoch {progress.epoch}")
+
+        figures = progress.end_epoch()
+        figures |= {"seconds": time.perf_counter() - epoch_started, "rss_mb": peak_rss() / 2**20}
+        if recorder.leads and _is_due(epoch, spec.run.diagnose_every, also=1):
+            figures |= method.diagnose(views)
+        views = None  # embeddings and their autograd graph: not beside the watch, nor the next epoch's
+        if recorder.leads and _is_due(epoch, spec.evaluation.watch_every, also=epochs):
+            figures |= watch(method.encoder, graph, run.path / ".watch", spec, progress=recorder.watching(epoch))
+
+        asked = recorder.emit("epoch", epoch=epoch, metrics=figures)
+        early = team.any(asked or recorder.asked_to("finish"))
+        finished = early or epoch == epochs
+        cancelled = team.any(recorder.asked_to("cancel"))
+        if finished or cancelled or epoch % spec.run.checkpoint_every == 0:
+            recorder.checkpoint(method, progress)
+        if cancelled and not finished:
+            recorder.cancel(epoch, f"after epoch {epoch}")
+
+    if recorder.leads:
+        encoder = method.encoder
+        del method  # kept tiles, moments and a bank would lie beside the export for nothing
+        finish(recorder, encoder, graph, early=early, started=started)
+
+
+def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
+    """One worker's part in a run that `fit` has opened and planned; a restarted worker goes on from the checkpoint."""
+    run = RunDirectory.attach(run_dir, spec)
+    document = run.plan
+    assert document is not None
+    with log_to(run.path / "log.txt") if team.rank == 0 else nullcontext(), translated_failures():
+        graph = load(spec.data)
+        plan = restore_plan(spec, document, shape_of(graph))
+        train(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir))
+
+
+def _is_due(epoch: int, every: int, *, also: int) -> bool:
+    """Whether something is done after this epoch that is done `every` so many (0: never) and after epoch `also`."""
+    return every > 0 and (epoch % every == 0 or epoch == also)
 
 
 def _result(run: RunDirectory) -> Result:
@@ -145,18 +218,3 @@ def _device(spec: TrainSpec) -> torch.device:
     if spec.run.device == "cuda" and not has_cuda:
         raise InvalidInput("run.device is cuda, and torch sees no GPU here. Set run.device to auto or cpu.")
     return torch.device("cuda" if has_cuda and spec.run.device != "cpu" else "cpu")
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    level = log.level
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-        handler.close()

@@ -31,7 +31,6 @@ from trainer.methods import build_method
 from trainer.nn.contrast import contrast
 from trainer.nn.tiled import TileMemory
 from trainer.presets import preset_document
-from trainer.training.step import train_epoch
 
 DIM, TAU, REG = 512, 0.5, 3.0
 FORMS = {
@@ -200,7 +199,8 @@ def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], None]:
 
     def go() -> None:
         state["epoch"] += 1
-        train_epoch(method, state["epoch"])
+        for views in method.views(state["epoch"]):
+            method.step(views)
 
     return go
 

@@ -103,7 +103,6 @@ def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     from trainer.methods import build_method
     from trainer.planning.memory import peak_rss
     from trainer.presets import preset_document
-    from trainer.training.step import train_epoch
 
     graph = load(DataSpec(name="physics"))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading: it is not what is measured here
@@ -114,7 +113,8 @@ def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     document = preset_document("nml", "physics") | {"objective": {"inner_steps": 2}, "sampling": sampling}
     method = build_method(parse_spec(document), graph)
     started = time.perf_counter()
-    train_epoch(method, 1)
+    for views in method.views(1):
+        method.step(views)
     return {"nodes": graph.num_nodes, "seconds": time.perf_counter() - started, "loaded": loaded, "peak": peak_rss()}
 
 
@@ -176,7 +176,6 @@ def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]
     from trainer.export.embeddings import export_embeddings
     from trainer.methods import build_method
     from trainer.planning.memory import peak_rss
-    from trainer.training.step import take_step
 
     sampling = {"negatives": "batch", "batch_size": 2048, "num_neighbors": [10, 10]}
     spec = parse_spec(SMALL_MODEL | {"data": {"name": "imported", "imported": "large"}, "sampling": sampling})
@@ -184,7 +183,7 @@ def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]
     method = build_method(spec, graph)
     started = time.perf_counter()
     for _, views in zip(range(batches), method.views(1), strict=False):
-        take_step(method, views)
+        method.step(views)
     trained = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder) as out:
         rows = range(min(exported, graph.num_nodes))

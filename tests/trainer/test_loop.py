@@ -22,7 +22,7 @@ from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
 from trainer.export.embeddings import read_embeddings
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.run.directory import read_events
-from trainer.training.interruption import translated_failures
+from trainer.training.failures import translated_failures
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 300, "classes": 3, "features": 30, "active_features": 6}},

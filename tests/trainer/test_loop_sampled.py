@@ -102,7 +102,7 @@ class Steps(Callback):
 
 
 def test_long_epochs_tell_how_far_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.training.attempt.SECONDS_BETWEEN_STEP_EVENTS", 0.0)
+    monkeypatch.setattr("trainer.training.recorder.SECONDS_BETWEEN_EVENTS", 0.0)
     steps = Steps()
     trainer.fit(parse_spec(document(optimiser={"epochs": 1})), tmp_path / "run", callbacks=[steps])
     assert steps.seen == [(1, step, 94) for step in range(1, 94)]

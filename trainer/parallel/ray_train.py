@@ -19,7 +19,7 @@ from trainer.files.atomic import write_json
 from trainer.files.journal import JournalReader, end_offset
 from trainer.parallel.child import clear_rooms, launched, meeting_place, raise_failure
 from trainer.parallel.connection import python_path, ray_address, ray_environment, require_ray
-from trainer.parallel.stop import clear_stop, request_stop
+from trainer.run.stop_file import clear_stop, request_stop
 
 POLL_SECONDS = 0.2
 
@@ -28,23 +28,23 @@ def fit_parallel(
     spec: TrainSpec,
     run_dir: Path,
     *,
+    train: str,
     on_event: Callable[[dict[str, Any]], bool] = lambda event: False,
     should_stop: Callable[[], bool] = lambda: False,
     max_failures: int = 3,
     cpus: int | None = None,
     start_seconds: float = 300.0,
-    train: str = "trainer.loop:train_in_team",
 ) -> None:
     """Train `spec` with `spec.run.workers` workers and return when the run is complete.
 
     Args:
         run_dir: a run directory that the caller has claimed, on a file system that all workers share.
+        train: `module:function` that each worker calls with (spec, run_dir, team).
         on_event: gets each new event of the journal; returning True ends the run early, as finished.
         should_stop: asked a few times a second; True cancels the run after its present epoch.
         max_failures: how often lost workers are started again, from the newest checkpoint.
         cpus: CPUs of a Ray started here; none: as many as the machine has. Ignored with RAY_ADDRESS.
         start_seconds: how long to wait for Ray to answer, and then, at each start, for room in a busy cluster.
-        train: `module:function` that each worker calls with (spec, run_dir, team).
 
     Raises:
         TrainerError: the one that a worker raised, which is never retried; Cancelled after `should_stop`; InvalidInput

@@ -1,6 +1,6 @@
 """Checkpoints: weights and optimiser state as safetensors, the rest as JSON, one directory each, complete or absent.
 
-Random streams are named by (seed, purpose, epoch, step), so the place in the run *is* the generator state
+Random streams are named by (seed, purpose, epoch, step), so the progress of the run *is* the generator state
 (trainer.data.seeds). A checkpoint may be taken in the middle of an epoch that has many steps.
 """
 
@@ -10,10 +10,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -21,26 +21,47 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainer.files.atomic import sha256, sync, write_json
-from trainer.methods.interface import Method
-from trainer.training.step import EpochFigures
 
 log = logging.getLogger("trainer")
 
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 
 
+class Stateful(Protocol):
+    """What a checkpoint holds: weights and buffers, and the optimisers' moments. A training method is one."""
+
+    optimisers: dict[str, torch.optim.Optimizer]
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
+
+
 @dataclass
-class Place:
-    """How far a run is: epochs done, and the figures of the steps taken in the next one."""
+class Progress:
+    """How far a run is: epochs done, steps taken in the next one, and the sums of their figures."""
 
     epoch: int = 0
-    figures: EpochFigures = field(default_factory=EpochFigures)
+    steps: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count one step."""
+        self.steps += 1
+        for name, value in metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def end_epoch(self) -> dict[str, float]:
+        """Count the epoch; returns the means over its steps."""
+        means = {name: total / self.steps for name, total in self.sums.items()}
+        self.epoch, self.steps, self.sums = self.epoch + 1, 0, {}
+        return means
 
 
-def save_checkpoint(directory: Path, method: Method, place: Place, *, spec_hash: str, keep: int) -> Path:
+def save_checkpoint(directory: Path, method: Stateful, progress: Progress, *, spec_hash: str, keep: int) -> Path:
     """Write `directory`/epoch-… by renaming a finished temporary one, then drop all but the newest `keep`."""
-    steps = place.figures.steps
-    target = directory / (f"epoch-{place.epoch:07d}" + (f"-step-{steps:09d}" if steps else ""))
+    steps = progress.steps
+    target = directory / (f"epoch-{progress.epoch:07d}" + (f"-step-{steps:09d}" if steps else ""))
     temporary = directory / f".{target.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -50,7 +71,7 @@ def save_checkpoint(directory: Path, method: Method, place: Place, *, spec_hash:
         with (temporary / _TENSORS).open("rb+") as file:
             os.fsync(file.fileno())
         manifest = {
-            "epoch": place.epoch, "steps": steps, "sums": place.figures.sums, "spec_hash": spec_hash,
+            "epoch": progress.epoch, "steps": steps, "sums": progress.sums, "spec_hash": spec_hash,
             "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS), "scalars": scalars,
         }  # fmt: skip
         write_json(temporary / _MANIFEST, manifest)
@@ -70,11 +91,11 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("epoch-*"))
 
 
-def load_newest(directory: Path, method: Method, *, spec_hash: str, whole_epochs_of: Sequence[str] = ()) -> Place:
-    """Put the newest readable checkpoint into `method` and return its place; the start if there is none.
+def load_newest(directory: Path, method: Stateful, *, spec_hash: str, whole_epochs_of: Sequence[str] = ()) -> Progress:
+    """Put the newest readable checkpoint into `method` and return how far it is; the start if there is none.
 
-    One that is damaged or belongs to another spec is passed over with a warning: older ones may still be good. Of the
-    specs in `whole_epochs_of`, only checkpoints between epochs will do: their steps are not ours.
+    One that is damaged or belongs to another spec is skipped with a warning: older ones may still be good. Of the
+    specs in `whole_epochs_of`, only checkpoints between epochs count: their steps are not ours.
     """
     for leftover in directory.glob(".epoch-*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -88,13 +109,13 @@ def load_newest(directory: Path, method: Method, *, spec_hash: str, whole_epochs
                 raise ValueError("its checksum does not match")
             _restore(method, load_file(path / _TENSORS), manifest["scalars"])
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            log.warning("%s: passed over, %s", path, error)
+            log.warning("checkpoint %s is skipped: %s", path, error)
             continue
-        return Place(manifest["epoch"], EpochFigures(manifest["steps"], manifest["sums"]))
-    return Place()
+        return Progress(manifest["epoch"], manifest["steps"], manifest["sums"])
+    return Progress()
 
 
-def _flatten(method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _flatten(method: Stateful) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by dotted name, and the optimisers' settings."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in method.state_dict().items()}
     scalars: dict[str, Any] = {}
@@ -109,7 +130,7 @@ def _flatten(method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, scalars
 
 
-def _restore(method: Method, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+def _restore(method: Stateful, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
     method.load_state_dict(
         {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,61 +16,39 @@ import numpy as np
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
-from trainer.errors import Cancelled
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.figures import draw_all
 from trainer.export.embeddings import export_embeddings
 from trainer.export.layerwise import embed_layerwise, model_digest
 from trainer.files.atomic import write_json
 from trainer.nn.encoder import Encoder
-from trainer.parallel.stop import Stop
 from trainer.planning.memory import peak_rss
-from trainer.planning.plan import Plan
 from trainer.process.version import version
-from trainer.run.directory import RunDirectory
+from trainer.training.recorder import Recorder
 
 COMPARED_UP_TO = 20_000  # nodes; beyond, figures do not show the untrained encoder, which would cost a second export
-SECONDS_BETWEEN_EVENTS = 2.0
 
 
-def finish(
-    run: RunDirectory,
-    plan: Plan,
-    encoder: Encoder,
-    graph: Graph,
-    emit: Callable[..., bool],
-    stop: Callable[[], Stop | None],
-    *,
-    early: bool,
-    started: float,
-) -> None:
-    """Turn a trained encoder into embeddings, figures and metrics; emit tells of each phase, stop may end it.
-
-    Without `run.export`, into metrics alone.
+def finish(recorder: Recorder, encoder: Encoder, graph: Graph, *, early: bool, started: float) -> None:
+    """Turn a trained encoder into embeddings, figures and metrics; without `run.export`, into metrics alone.
 
     Raises:
         Cancelled: stopped on request; a resumed run goes on where the export was.
     """
+    run, plan = recorder.run, recorder.plan
     spec, history = plan.spec, run.history()
     epoch = history[-1]["epoch"]
     provenance = {"dataset": spec.data.name, "spec_hash": plan.name, "epoch": epoch, "version": version()}
-    told = time.monotonic()
-
-    def may_stop(where: str) -> None:
-        if stop() == "cancel":
-            emit("cancelled", epoch=epoch)
-            raise Cancelled(f"stopped on request {where}; `--resume` goes on from there")
 
     def phase(name: str) -> None:
-        may_stop(f"before phase {name}")
-        emit("phase", name=name, epoch=epoch)
+        if recorder.asked_to("cancel"):
+            recorder.cancel(epoch, f"before phase {name}")
+        recorder.emit("phase", name=name, epoch=epoch)
 
     def progress(done: int, total: int) -> None:
-        nonlocal told
-        may_stop(f"with {done} of {total} rows exported")
-        if time.monotonic() - told >= SECONDS_BETWEEN_EVENTS:
-            told = time.monotonic()
-            emit("exported", epoch=epoch, done=done, total=total)
+        if recorder.asked_to("cancel"):
+            recorder.cancel(epoch, f"with {done} of {total} rows exported")
+        recorder.emit_sometimes("exported", epoch=epoch, done=done, total=total)
 
     quality = None
     if spec.run.export:
@@ -100,7 +77,7 @@ def finish(
         "estimated_mb": plan.memory.total / 2**20, "stopped_early": early, "eval": quality,
     }  # fmt: skip
     write_json(run.path / "metrics.json", metrics)
-    emit("end", epoch=epoch, stopped_early=early)
+    recorder.emit("end", epoch=epoch, stopped_early=early)
 
 
 def _untrained(spec: TrainSpec, graph: Graph, fingerprint: str) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainer.methods.epochs import train_epoch
 from trainer.config import DataSpec, parse_spec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
@@ -18,7 +19,6 @@ from trainer.files.documents import apply_overrides
 from trainer.methods import build_method
 from trainer.nn.views import Propagation, draw_augmentations
 from trainer.sampling.batches import Batches
-from trainer.training.step import train_epoch
 
 SMALL = {
     "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8},

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.trainer.methods.epochs import train_epoch
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.data.datasets import load
 from trainer.methods import build_method
 from trainer.parallel.team import Team
-from trainer.training.step import train_epoch
 
 SCOPES = ("batch", "bank", "graph")
 EPOCHS = 4

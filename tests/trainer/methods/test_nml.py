@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from tests.trainer.methods.epochs import train_epoch
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.data.datasets import load
 from trainer.files.documents import apply_overrides
 from trainer.loss import nml_loss_reference
 from trainer.methods import build_method
-from trainer.training.step import take_step, train_epoch
 
 GRAPH = DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=150, classes=3, features=30, active_features=5))
 
@@ -90,7 +90,7 @@ def test_every_form_trains_and_reports(graph, kind):
         losses.append(train_epoch(method, epoch)["nml"])
     assert losses[-1] < losses[0]
     views = only(method.views(9))
-    take_step(method, views)
+    method.step(views)
     report = method.diagnose(views)
     assert all(math.isfinite(value) for value in report.values())
     assert ("metric" in method.optimisers) == (kind in ("siamese_cos", "siamese_negcos", "two_tower", "pair_mlp"))

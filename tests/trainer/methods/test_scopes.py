@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from tests.trainer.methods.epochs import train_epoch
 from trainer.config import DataSpec, SyntheticSpec, parse_spec
 from trainer.data.datasets import load
 from trainer.errors import InvalidInput
 from trainer.files.documents import apply_overrides
 from trainer.methods import build_method
-from trainer.training.step import take_step, train_epoch
 
 GRAPH = DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=240, classes=3, features=30, active_features=5))
 DOCUMENT = {
@@ -39,7 +39,7 @@ def test_every_scope_learns_with_every_factored_metric(graph, scope, kind):
     assert sum(losses[-3:]) < sum(losses[:3])
     assert all(math.isfinite(loss) for loss in losses)
     views = next(iter(method.views(10)))
-    take_step(method, views)
+    method.step(views)
     report = method.diagnose(views)
     assert all(math.isfinite(value) for value in report.values())
 
@@ -90,7 +90,7 @@ def test_the_bank_holds_the_latest_embeddings_outside_of_autograd_and_tells_thei
         assert not bank.u.requires_grad
         torch.testing.assert_close(bank.u[views.pair.nodes], torch.nn.functional.normalize(views.u.detach()))
         assert (bank.seen[views.pair.nodes] == bank.step).all()
-        ages.append(take_step(method, views)["bank_staleness"])
+        ages.append(method.step(views)["bank_staleness"])
     assert ages[0] == pytest.approx(192 / 240)  # all but the batch's 48 rows are one step old
     assert ages == sorted(ages)
     later = train_epoch(method, 2)["bank_staleness"]

@@ -17,9 +17,9 @@ import torch
 
 from trainer.config import TrainSpec
 from trainer.errors import Cancelled, NonFinite
-from trainer.parallel.stop import stop_requested
 from trainer.parallel.team import Team
 from trainer.run.directory import RunDirectory
+from trainer.run.stop_file import stop_requested
 
 
 def _epochs(spec: TrainSpec, run_dir: Path, team: Team) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ SECONDS = 240  # far more than a healthy team needs; a worker that waits for eve
 def run_team(script: Path, size: int, folder: Path, root: Path) -> None:
     """`script RANK SIZE FOLDER` for each rank, in the project's root; fails with what a failed worker said."""
     commands = [[sys.executable, str(script), str(rank), str(size), str(folder)] for rank in range(size)]
-    processes = [subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True) for command in commands]
+    environment = os.environ | {"PYTHONPATH": str(root)}  # scripts import their neighbours as tests.…
+    processes = [
+        subprocess.Popen(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True) for command in commands
+    ]
     try:
         for process in processes:
             _, complaint = process.communicate(timeout=SECONDS)

@@ -12,7 +12,7 @@ from trainer.config import parse_spec
 from trainer.errors import InvalidInput
 from trainer.parallel.connection import LOCAL, python_path, ray_address, ray_environment
 from trainer.parallel.ray_train import fit_parallel
-from trainer.parallel.stop import clear_stop, request_stop, stop_requested
+from trainer.run.stop_file import clear_stop, request_stop, stop_requested
 
 CLUSTER = "10.0.0.1:6379"
 
@@ -84,7 +84,7 @@ def test_another_process_finds_the_same_trainer(tmp_path):
 def test_without_ray_installed_the_error_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # what an import sees where it is not installed
     with pytest.raises(InvalidInput, match=r"workers=4.*pip install 'nml-gcl\[train\]'"):
-        fit_parallel(parse_spec({"run": {"workers": 4}}), tmp_path)
+        fit_parallel(parse_spec({"run": {"workers": 4}}), tmp_path, train="standins:train")
 
 
 def test_a_request_to_stop_says_how_and_can_be_forgotten(tmp_path):

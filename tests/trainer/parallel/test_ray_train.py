@@ -18,7 +18,7 @@ import pytest
 from trainer.config import TrainSpec, parse_spec
 from trainer.errors import Cancelled, Infrastructure, InvalidInput, NonFinite
 from trainer.parallel.ray_train import fit_parallel
-from trainer.parallel.stop import request_stop
+from trainer.run.stop_file import request_stop
 
 HERE = Path(__file__).parent
 TOKEN = "the-token-of-a-cluster-known-to-its-users"

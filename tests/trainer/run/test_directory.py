@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 
+from tests.trainer.methods.epochs import train_epoch
 from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.data.graph import Graph
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.journal import read_journal
 from trainer.methods import build_method
-from trainer.run.checkpoint import Place, checkpoints, load_newest, save_checkpoint
+from trainer.run.checkpoint import Progress, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
-from trainer.training.step import EpochFigures, train_epoch
 
 SPEC = TrainSpec()
 
@@ -88,38 +88,38 @@ def test_a_rewind_is_recorded_only_where_there_is_something_to_take_back(tmp_pat
 def test_checkpoint_restores_weights_and_moments_to_the_bit(tmp_path):
     method, other = small_method(), small_method(seed=1)
     train_epoch(method, 1)
-    save_checkpoint(tmp_path, method, Place(1), spec_hash="a", keep=2)
+    save_checkpoint(tmp_path, method, Progress(1), spec_hash="a", keep=2)
     other.encoding.spec = method.spec  # the seed of its views
-    assert load_newest(tmp_path, other, spec_hash="a") == Place(1)
+    assert load_newest(tmp_path, other, spec_hash="a") == Progress(1)
     assert [train_epoch(method, epoch) for epoch in (2, 3)] == [train_epoch(other, epoch) for epoch in (2, 3)]
 
 
 def test_a_checkpoint_within_an_epoch_is_newer_than_the_one_before_it_and_keeps_the_sums(tmp_path):
     method = small_method()
-    inside = Place(2, EpochFigures(7, {"loss": 3.5}))
+    inside = Progress(2, 7, {"loss": 3.5})
     save_checkpoint(tmp_path, method, inside, spec_hash="a", keep=5)
-    save_checkpoint(tmp_path, method, Place(2), spec_hash="a", keep=5)
+    save_checkpoint(tmp_path, method, Progress(2), spec_hash="a", keep=5)
     assert load_newest(tmp_path, method, spec_hash="a") == inside
     # after the batch was halved its steps mean something else, but whole epochs remain whole
-    assert load_newest(tmp_path, method, spec_hash="b", whole_epochs_of=["a"]) == Place(2)
-    save_checkpoint(tmp_path, method, Place(3), spec_hash="a", keep=5)
-    assert load_newest(tmp_path, method, spec_hash="a") == Place(3)
+    assert load_newest(tmp_path, method, spec_hash="b", whole_epochs_of=["a"]) == Progress(2)
+    save_checkpoint(tmp_path, method, Progress(3), spec_hash="a", keep=5)
+    assert load_newest(tmp_path, method, spec_hash="a") == Progress(3)
 
 
 def test_damaged_or_foreign_checkpoints_are_passed_over_for_older_ones(tmp_path):
     method = small_method()
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, method, Place(epoch), spec_hash="a", keep=3)
+        save_checkpoint(tmp_path, method, Progress(epoch), spec_hash="a", keep=3)
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "3", "4"]
     tensors = tmp_path / "epoch-0000004" / "state.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-10])
     (tmp_path / "epoch-0000003" / "manifest.json").write_text("{")
     (tmp_path / ".epoch-0000005.1.tmp").mkdir()
-    assert load_newest(tmp_path, method, spec_hash="a") == Place(2)
+    assert load_newest(tmp_path, method, spec_hash="a") == Progress(2)
     assert not (tmp_path / ".epoch-0000005.1.tmp").exists()
-    assert load_newest(tmp_path, method, spec_hash="b") == Place()
+    assert load_newest(tmp_path, method, spec_hash="b") == Progress()
 
 
 def test_spec_hash_is_in_the_name_of_nothing_but_the_manifest(tmp_path):
-    path = save_checkpoint(tmp_path, small_method(), Place(1), spec_hash=spec_hash(SPEC), keep=1)
+    path = save_checkpoint(tmp_path, small_method(), Progress(1), spec_hash=spec_hash(SPEC), keep=1)
     assert json.loads((path / "manifest.json").read_text())["spec_hash"] == spec_hash(SPEC)
