@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embeddings.layout import VersionInfo, ids_file
-from service.embeddings.mapped import map_bytes, map_npy
+from trainer.files.mapped import map_bytes, map_npy
 
 SORTED = "ids.sorted.npy"
 ORDER = "ids.order.npy"

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from service.embeddings import id_index
 from service.embeddings.layout import IdType, ids_file_of
-from service.embeddings.mapped import map_bytes, map_npy, pieces, release, write_npy
 from trainer.errors import InvalidInput
+from trainer.files.mapped import map_bytes, map_npy, pieces, release
+from trainer.files.npy import write_npy
 
 Progress = Callable[[str, float], None]
 _LINES = 1 << 16
@@ -48,18 +49,19 @@ def _number_files(directory: Path, rows: int) -> list[str]:
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
         raise _twice(name, int(ordered[twice[0]]), order[twice[0]], order[twice[0] + 1])
-    write_npy(directory / id_index.SORTED, "<i8", rows, [ordered])
-    write_npy(directory / id_index.ORDER, id_index.order_type(rows), rows, [order])
+    write_npy(directory / id_index.SORTED, ordered)
+    write_npy(directory / id_index.ORDER, order.astype(id_index.order_type(rows)))
     release(numbers)
     return [id_index.SORTED, id_index.ORDER]
 
 
 def _ascends(numbers: NDArray[np.int64]) -> bool:
     last = None
-    for _, piece in pieces(numbers):
+    for piece in pieces(numbers):
         if (last is not None and piece[0] <= last) or not np.all(piece[1:] > piece[:-1]):
             return False
         last = int(piece[-1])
+        release(piece)
     return True
 
 
@@ -84,11 +86,11 @@ def _text_files(directory: Path, rows: int, progress: Progress | None) -> list[s
                 progress("ids", done / rows)
     if done != rows:
         raise InvalidInput(f"{name}: {done} ids for {rows} vectors. Export the embeddings again.")
-    write_npy(directory / id_index.OFFSETS, "<i8", rows + 1, [offsets])
+    write_npy(directory / id_index.OFFSETS, offsets)
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
-    write_npy(directory / id_index.HASHES, "<u8", rows, [hashes])
-    write_npy(directory / id_index.ORDER, id_index.order_type(rows), rows, [order])
+    write_npy(directory / id_index.HASHES, hashes)
+    write_npy(directory / id_index.ORDER, order.astype(id_index.order_type(rows)))
     _check_distinct(name, directory / id_index.TEXT, offsets, hashes, order)
     return [id_index.TEXT, id_index.OFFSETS, id_index.HASHES, id_index.ORDER]
 

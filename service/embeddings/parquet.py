@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embeddings.layout import DOWNLOAD, IdType
-from service.embeddings.mapped import release
 from service.embeddings.table import Table
 from trainer.files.atomic import sync
+from trainer.files.mapped import release
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,19 +1,14 @@
 """Publishes an export as a version: verified, indexed by id, and there completely or not at all.
 
-A version is built in a folder `.<version>.<pid>.tmp` beside its place, made durable, and then renamed. Whoever builds
-holds a lock on that folder, which the system drops when the process dies; so the next to build the same version can
-tell a leftover, which it removes, from the work of one who is still at it.
+A version is built in a hidden folder beside its place, made durable, and then renamed (trainer.files.whole_directory).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +30,11 @@ from service.embeddings.layout import (
     ids_file_of,
     read_info,
 )
-from service.embeddings.mapped import map_npy, pieces, write_npy
 from trainer.errors import Infrastructure, InvalidInput, NonFinite
-from trainer.files.atomic import sha256, sync
+from trainer.files.atomic import sha256
+from trainer.files.mapped import map_npy, pieces, release
+from trainer.files.npy import NpyWriter
+from trainer.files.whole_directory import whole_directory
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
@@ -65,14 +62,17 @@ def build_version(
             version in a format of another release, which is left alone.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _discard_leftovers(target)
         found = _complete(target, version)
         if found is not None:
             return found
-        with _workplace(target.with_name(f".{version}.{os.getpid()}.tmp")) as place:
-            info = _fill(place, export, spec_file, version, progress)
-            return _move(place, target, info)
+        _remove(target)
+        with whole_directory(target) as place:
+            return _fill(place, export, spec_file, version, progress)
+    except FileExistsError as error:
+        found = _complete(target, version)
+        if found is None:
+            raise Infrastructure(f"{target.name}: something else was put in its place. Publish again.") from error
+        return found  # another was faster
     except OSError as error:
         if error.errno in _FULL:
             what = "the disk is full, the embeddings cannot be published"
@@ -100,11 +100,7 @@ def _fill(place: Path, export: Path, spec_file: Path, version: str, progress: Pr
         bytes=sum((place / name).stat().st_size for name in files), files=dict(sorted(files.items())),
         export={key: value for key, value in manifest.items() if key != "files"},
     )  # fmt: skip
-    for name in files:
-        sync(place / name)
     (place / VERSION_FILE).write_text(json.dumps(as_document(info), indent=1, ensure_ascii=False), encoding="utf-8")
-    sync(place / VERSION_FILE)
-    sync(place)
     return info
 
 
@@ -168,13 +164,11 @@ def _write_norms(place: Path, rows: int, dim: int, progress: Progress | None) ->
         vectors = map_npy(place / VECTORS, "<f4", (rows, dim))
     except ValueError as error:
         raise InvalidInput(f"{error}. {_AGAIN}") from error
-
-    def parts() -> Iterator[NDArray[np.float32]]:
-        for start, piece in pieces(vectors):
-            yield inverse_norms(piece, start)
-            _tell(progress, "norms", (start + len(piece)) / rows)
-
-    write_npy(place / INVERSE_NORMS, "<f4", rows, parts())
+    with NpyWriter(place / INVERSE_NORMS, "<f4") as file:
+        for piece in pieces(vectors):
+            file.append(inverse_norms(piece, file.rows))
+            release(piece)
+            _tell(progress, "norms", file.rows / rows)
 
 
 def inverse_norms(vectors: NDArray[np.float32], start: int = 0) -> NDArray[np.float32]:
@@ -220,61 +214,6 @@ def _of_another_format(target: Path) -> bool:
     except ValueError:
         return False
     return isinstance(document, dict) and document.get("format", FORMAT) != FORMAT
-
-
-def _move(place: Path, target: Path, info: VersionInfo) -> VersionInfo:
-    for _ in range(3):
-        try:
-            os.rename(place, target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            theirs = _complete(target, info.version)  # another was faster, or someone has left something else here
-            if theirs is not None:
-                return theirs
-            _remove(target)
-        else:
-            sync(target.parent)
-            return info
-    raise Infrastructure(f"{target.name}: something else stands in its place and comes back. Publish again.")
-
-
-@contextmanager
-def _workplace(place: Path) -> Iterator[Path]:
-    """A folder that is ours; afterwards it is gone, unless it has got another name."""
-    while True:
-        try:
-            place.mkdir()
-        except FileExistsError as error:
-            raise Infrastructure("the embeddings are being published by another process. Publish again.") from error
-        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for one who took the new folder for a leftover
-        try:
-            if os.path.samestat(os.stat(place), os.fstat(lock)):
-                break
-        except FileNotFoundError:
-            pass  # and has removed it
-        os.close(lock)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(lock)
-
-
-def _discard_leftovers(target: Path) -> None:
-    for path in target.parent.glob(f".{target.name}.*.tmp"):
-        try:
-            lock = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path)
-        except BlockingIOError:
-            pass  # someone is at work there
-        finally:
-            os.close(lock)
 
 
 def _remove(path: Path) -> None:

@@ -24,7 +24,7 @@ from service.store.records import VERSION, Embedding
 LEFT_SECONDS = 3_600.0  # after which what nobody publishes or indexes to was left by a killed process
 FORGOTTEN_AT_ONCE = 500  # jobs of deleted versions, by a sweep
 _DAY = 86_400.0
-_TEMPORARY = re.compile(r"\.([0-9a-z]{1,32})\.[^.]+\.tmp")
+_TEMPORARY = re.compile(r"\.([0-9a-z]{1,32})\.[0-9a-f]{12}")  # trainer.files.whole_directory
 
 
 def remove_version(version: str, store: Store, settings: Settings) -> Embedding:

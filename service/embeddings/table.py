@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from service.embeddings.id_index import IdIndex
 from service.embeddings.layout import INVERSE_NORMS, LABELS, VECTORS, VersionInfo, read_info
-from service.embeddings.mapped import map_npy, release
 from trainer.errors import InvalidInput
+from trainer.files.mapped import map_npy, release
 
 _NAMED = 20  # classes that an error lists
 

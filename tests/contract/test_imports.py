@@ -20,9 +20,9 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
     "tuner": {"service", "fastapi", "starlette", "uvicorn"},
 }
 PURE = (
-    "trainer.config", "trainer.files.documents", "trainer.presets", "trainer.errors", "trainer.callbacks",
+    "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks",
     "trainer.data.datasets", "trainer.planning", "trainer.parallel.connection",
-    "trainer.files.atomic", "trainer.files.journal", "trainer.process", "trainer.inference.frames",
+    "trainer.files", "trainer.process", "trainer.inference.frames",
     "trainer.inference.address", "trainer.inference.process", "tuner.config", "tuner.space", "tuner.journal",
     "tuner.results",
 )  # fmt: skip

@@ -56,9 +56,13 @@ class NpyWriter:
         npy.write_array_header_1_0(self._file, description)
 
 
-def write_npy(path: Path, array: NDArray[Any], *, release: Callable[[], None]) -> None:
-    """`np.save` for an array that may be a map of any size.  release: gives its pages back, called piece by piece."""
+def write_npy(path: Path, array: NDArray[Any], *, release: Callable[[], None] | None = None) -> None:
+    """`np.save` for an array that may be a map of any size.  release: gives its pages back, called piece by piece.
+
+    A full disk raises an OSError with its errno, which np.save loses.
+    """
     with NpyWriter(path, array.dtype, array.shape[1:]) as file:
         for piece in pieces(array):
             file.append(piece)
-            release()
+            if release is not None:
+                release()

@@ -1,17 +1,19 @@
 """A directory that appears whole or not at all, whatever dies while it is written.
 
-It is filled under a hidden name beside its place, made durable and renamed. Who writes to a place that others may write
-to as well takes `sole_writer` first; it also clears away what a killed writer left.
+It is filled under a hidden name beside its place, made durable and renamed. Meanwhile its writer holds a lock on it,
+which the system drops when the process dies: so the next writer of the same place can remove what a killed one left.
+Who must not write at the same time as another takes `sole_writer` first.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,9 +33,9 @@ def whole_directory(place: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     _refuse_existing(place, replace)
     place.parent.mkdir(parents=True, exist_ok=True)
-    token = secrets.token_hex(6)
-    partial, aside = (place.with_name(f".{place.name}.{token}{ending}") for ending in ("", ".old"))
-    partial.mkdir()
+    _remove_abandoned(place)
+    partial, lock = _new_partial(place)
+    aside = partial.with_name(f"{partial.name}.old")
     try:
         yield partial
         _sync_files(partial)
@@ -50,8 +52,35 @@ def whole_directory(place: Path, *, replace: bool = False) -> Iterator[Path]:
         sync(place.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
         if place.exists():
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _new_partial(place: Path) -> tuple[Path, int]:
+    """A new directory, and the descriptor that holds its lock."""
+    while True:
+        partial = place.with_name(f".{place.name}.{secrets.token_hex(6)}")
+        partial.mkdir()
+        lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with suppress(OSError):  # a network file system that locks no directories: then nobody else gets this lock
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if partial.exists():
+            return partial, lock
+        os.close(lock)  # another writer took it for abandoned before it was locked
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove what killed writers of `place` left; those still at work hold a lock on theirs."""
+    ours = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{12}}")
+    for path in [entry for entry in place.parent.iterdir() if ours.fullmatch(entry.name)]:
+        with suppress(OSError):  # gone, or locked
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 @contextmanager

@@ -237,13 +237,13 @@ def child(home: Path, patch: str, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code, str(home)], cwd=ROOT, stderr=subprocess.PIPE, **options)
 
 
-@pytest.mark.parametrize("step", ["_bring", "_write_norms", "write_id_files", "sync", "as_document", "_move"])
+@pytest.mark.parametrize("step", ["_bring", "_write_norms", "write_id_files", "sha256", "as_document", "os.rename"])
 def test_killed_at_any_step_it_is_made_anew_the_same(tmp_path, step):
     run = make_export(tmp_path / "run", 40, 3, "str", labels=2)
     patch = f"""
 real = publishing.{step}
 def dies(*arguments, **options):
-    real(*arguments, **options) if {step!r} != "_move" else None
+    real(*arguments, **options) if {step!r} != "os.rename" else None
     os._exit(9)
 publishing.{step} = dies
 """
@@ -303,7 +303,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("step", ["sync", "shutil.copyfile"])
+@pytest.mark.parametrize("step", ["trainer.files.whole_directory.sync", "shutil.copyfile"])
 def test_a_disk_that_is_full_at_the_end_is_no_version(tmp_path, monkeypatch, code, step):
     def refuse(*arguments):
         raise OSError(code, os.strerror(code))
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_at_the_end_is_no_version(tmp_path, monkeypatch, cod
     run = make_export(tmp_path / "run")
     if step == "shutil.copyfile":
         monkeypatch.setattr(publishing.os, "link", lambda *a: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
-    monkeypatch.setattr(f"service.embeddings.publish.{step}", refuse)
+    monkeypatch.setattr(step, refuse)
     with pytest.raises(Infrastructure, match="the disk is full"):
         publish(run, tmp_path)
     assert names(tmp_path) == []

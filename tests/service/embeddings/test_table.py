@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from service.embeddings.layout import read_info
-from service.embeddings.mapped import map_bytes, map_npy, pieces, write_npy
 from service.embeddings.table import Table
 from tests.service.embeddings.tables import VERSION, make_table
 from trainer.errors import InvalidInput
@@ -141,33 +140,3 @@ def test_a_document_of_another_form_is_refused(tmp_path, change):
     file.write_text("[]")
     with pytest.raises(ValueError, match="is not the document of a version"):
         read_info(directory)
-
-
-@pytest.mark.parametrize("array", [np.arange(6.0), np.asfortranarray(np.ones((3, 2), "<f4")), np.ones((3, 2), ">f4")])
-def test_an_array_of_another_kind_is_not_mapped(tmp_path, array):
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(ValueError, match=r"a\.npy: holds"):
-        map_npy(tmp_path / "a.npy", "<f4", (3, 2))
-    (tmp_path / "a.npy").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match=r"a\.npy: is no \.npy file"):
-        map_npy(tmp_path / "a.npy", "<f4", (3, 2))
-
-
-def test_pieces_are_the_whole_and_what_is_written_is_read(tmp_path):
-    values = np.random.default_rng(0).integers(0, 99, (1000, 3))
-    np.save(tmp_path / "a.npy", values)
-    mapped = map_npy(tmp_path / "a.npy", "<i8", (1000, 3))
-    parts = [(start, part.copy()) for start, part in pieces(mapped, 700)]
-    assert [start for start, _ in parts] == list(range(0, 1000, 29))
-    assert np.array_equal(np.concatenate([part for _, part in parts]), values)
-    write_npy(tmp_path / "b.npy", "<i8", 1000, [part[:, 0] for _, part in parts])
-    assert np.array_equal(np.load(tmp_path / "b.npy"), values[:, 0])
-    with pytest.raises(ValueError, match="999 values for 1000 rows"):
-        write_npy(tmp_path / "c.npy", "<i8", 1000, [np.arange(999)])
-
-
-def test_an_empty_file_is_mapped_as_nothing(tmp_path):
-    (tmp_path / "empty").touch()
-    assert len(map_bytes(tmp_path / "empty")) == 0
-    with pytest.raises(FileNotFoundError):
-        map_bytes(tmp_path / "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from trainer.data import store
 from trainer.data.graph import Graph
 from trainer.data.seal import seal
-from trainer.files.mapped import pieces, release
+from trainer.files.mapped import map_bytes, map_npy, pieces, release
 
 MB = 1 << 20
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc/self/status is Linux's")
@@ -110,3 +111,47 @@ def test_pieces_are_the_array(shape: tuple[int, ...], monkeypatch: pytest.Monkey
     assert all(piece.flags.c_contiguous and piece.nbytes <= 100 for piece in found)
     if found:
         np.testing.assert_array_equal(np.concatenate(found), array)
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0), np.asfortranarray(np.ones((3, 2), "<f4")), np.ones((3, 2), ">f4")])
+def test_an_array_of_another_kind_is_not_mapped(tmp_path: Path, array):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ValueError, match=r"a\.npy: holds"):
+        map_npy(tmp_path / "a.npy", "<f4", (3, 2))
+    (tmp_path / "a.npy").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=r"a\.npy: is not a \.npy file"):
+        map_npy(tmp_path / "a.npy", "<f4", (3, 2))
+
+
+def test_a_map_without_a_descriptor_is_read_in_pieces_and_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainer.files.mapped.PIECE_BYTES", 700)
+    values = np.random.default_rng(0).integers(0, 99, (1000, 3))
+    np.save(tmp_path / "a.npy", values)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    mapped = map_npy(tmp_path / "a.npy", "<i8", (1000, 3))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    parts = []
+    for piece in pieces(mapped):
+        parts.append(piece.copy())
+        release(piece)
+    assert {len(part) for part in parts[:-1]} == {29}
+    assert np.array_equal(np.concatenate(parts), values)
+    assert np.array_equal(mapped, values)  # read again from the file
+
+
+def test_release_takes_only_the_pages_of_the_array_it_is_given(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.ones(64 * MB // 8))
+    before = status("RssFile")
+    for mapped in (map_npy(tmp_path / "a.npy", "<f8", (64 * MB // 8,)), np.load(tmp_path / "a.npy", mmap_mode="r")):
+        assert mapped.sum() == len(mapped)
+        release(mapped[: len(mapped) // 2])
+        assert 24 * MB < status("RssFile") - before < 48 * MB
+        release(mapped)
+        assert status("RssFile") - before < 16 * MB
+
+
+def test_an_empty_file_is_mapped_as_nothing(tmp_path: Path):
+    (tmp_path / "empty").touch()
+    assert len(map_bytes(tmp_path / "empty")) == 0
+    with pytest.raises(FileNotFoundError):
+        map_bytes(tmp_path / "none")
