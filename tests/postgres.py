@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 USER = "postgres"  # initdb and postgres refuse to run as root
 

@@ -32,23 +32,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     wait_politely()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    tracker = None
     try:
         spec = parse_spec(read_document(options.spec))
         limit = None if options.memory_limit is None else parse_size(options.memory_limit)
         from trainer.loop import fit  # after validation: a bad spec should not cost the seconds torch takes to load
         from trainer.tracking import Tracker
 
-        tracker = Tracker() if spec.run.track else None
-        callbacks = [] if tracker is None else [tracker]
+        callbacks = [Tracker()] if spec.run.track else []
         fit(
             spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit, shrunk=options.shrunk
         )  # fmt: skip
     except Exception as error:
         return exit_code_for(error, logging.getLogger("trainer"))
-    finally:
-        if tracker is not None:
-            tracker.note_error()
     return 0
 
 

@@ -37,7 +37,7 @@ from trainer.run.checkpoint import load_newest
 from trainer.run.directory import RunDirectory
 from trainer.run.log_file import log_to
 from trainer.run.stop_file import Stop, stop_requested
-from trainer.training.failures import translated_failures
+from trainer.training.failures import record_failure, translated_failures
 from trainer.training.finish import finish
 from trainer.training.recorder import Recorder
 from trainer.training.relay import Relay
@@ -76,6 +76,7 @@ def fit(
                 result = _result(run)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
+                record_failure(run, error)
                 for callback in callbacks:
                     callback.on_failure(error)
                 raise

@@ -12,9 +12,8 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from trainer.errors import Cancelled, Infrastructure, InvalidInput
 from trainer.parallel.child import clear_rooms, main
@@ -22,7 +21,7 @@ from trainer.parallel.cluster import connected
 from trainer.planning.shape import shape_of
 from trainer.process.stop_signals import StopRequest
 from trainer.process.version import version
-from trainer.tracking_run import note_error
+from trainer.tracking import Tracker
 from tuner.config import default_starts, parse_sweep, sweep_hash
 from tuner.data import prepare
 from tuner.figures import draw_all
@@ -31,9 +30,6 @@ from tuner.plan import Arrangement, arrange
 from tuner.results import best_trial, furthest, write_results
 from tuner.schedule import settle_stopped
 from tuner.space import Value
-
-if TYPE_CHECKING:
-    from tuner.tracking import SweepTracker
 
 log = logging.getLogger("tuner")
 LOCK_SECONDS = 30.0  # a driver whose parent was killed ends within this time
@@ -76,6 +72,7 @@ def work(job: Mapping[str, Any], room: Path) -> None:
                 journal.record(
                     "resume" if journal.has_begun else "start", spec_hash=sweep_hash(spec), objective=spec.objective,
                     trials=spec.trials, concurrency=arranged.concurrency, sampling=arranged.sampling, **data,
+                    space={path: dimension.model_dump(mode="json") for path, dimension in spec.dimensions().items()},
                     version=version(), host=platform.node(), pid=os.getpid(),
                 )  # fmt: skip
                 _settle(journal)
@@ -154,16 +151,12 @@ def _check_same(journal: Journal, fingerprint: str) -> None:
         )
 
 
-def _tracker(journal: Journal) -> SweepTracker | None:
-    """MLflow's view of the sweep, told of the past and from now on of every line; None if nobody wants it."""
+def _tracker(journal: Journal) -> Tracker | None:
+    """Follows the journal for MLflow, from its beginning; None if the spec does not ask for it."""
     if not journal.spec.base.run.track:
         return None
-    from tuner.tracking import SweepTracker  # loads MLflow's side only where it is wanted
-
-    tracker = SweepTracker(journal.path, journal.spec)
-    for event in journal.events:
-        tracker.tell(event)
-    journal.listeners.append(tracker.tell)
+    tracker = Tracker()
+    tracker.follow(journal.path)
     return tracker
 
 
@@ -184,7 +177,7 @@ def _is_over(journal: Journal) -> bool:
     return len(journal.trials) >= journal.spec.trials or (last["type"] == "end" and not last["out_of_time"])
 
 
-def _conclude(journal: Journal, tracker: SweepTracker | None, stop: StopRequest, trouble: str | None) -> None:
+def _conclude(journal: Journal, tracker: Tracker | None, stop: StopRequest, trouble: str | None) -> None:
     """Say how the sweep ended, and leave its table, figures and best spec.
 
     Raises:
@@ -212,11 +205,7 @@ def _conclude(journal: Journal, tracker: SweepTracker | None, stop: StopRequest,
         number, value = (None, None) if best is None else (best.number, best.last_value)
         journal.record("end", state=state, best=number, value=value, out_of_time=late)
     if tracker is not None:
-        files = [sweep / name for name in ("spec.json", "best.json", "results.csv", "results.json")]
-        files += sorted((sweep / "figures").glob("*"))
-        tracker.end([file for file in files if file.exists()], TRACKER_SECONDS)
-        with suppress(OSError):
-            note_error(sweep, tracker.summary()["error"])
+        tracker.finish(TRACKER_SECONDS)
     finished = sum(record.is_final for record in trials.values())
     done = f"{finished} of {spec.trials} trials done; the same command goes on"
     if trouble is not None and interrupted:

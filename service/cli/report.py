@@ -40,8 +40,9 @@ def print_result(
     if tracking is not None:
         if tracking["error"]:
             console.print(
-                f"MLflow was unreachable ({tracking['error']}): training is complete, "
-                f"{tracking['dropped']} metric points were not sent."
+                f"Training is complete, but MLflow was not told everything ({tracking['error']}). To send the rest "
+                f"later: python -m trainer.tracking {quote(str(directory))}",
+                markup=False,
             )
         else:
             from trainer.tracking import ui_command

@@ -31,7 +31,7 @@ from service.store import open_store  # noqa: E402
 from service.store.records import Claim, NewJob  # noqa: E402
 from tests.faults.histories import small_spec  # noqa: E402
 from tests.faults.services import Service, wait_for  # noqa: E402
-from tests.trainer.mlflow_server import free_port  # noqa: E402
+from tests.trainer.tracking.mlflow_server import free_port  # noqa: E402
 from trainer.config import parse_spec  # noqa: E402
 
 ROUNDS, SECONDS, CONNECTIONS = 7, 3.0, 16

@@ -23,7 +23,7 @@ import pytest
 from tests.cluster.runtime.compose_file import needed_variables, read_compose
 from tests.contract.database import ask_for_passwords, run_init
 from tests.postgres import MISSING, MISSING_REASON, PostgreSQL, running
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(MISSING, reason=MISSING_REASON)]
 SEARCH = "/api/2.0/mlflow/experiments/search?max_results=10"

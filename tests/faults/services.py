@@ -16,7 +16,7 @@ import psutil
 
 from service.client import Client
 from service.settings import Settings
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 SHIM = "service.dispatch.shim"
 ROOT = Path(__file__).resolve().parents[2]

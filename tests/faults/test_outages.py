@@ -20,7 +20,7 @@ from service.store import open_store
 from tests import postgres
 from tests.faults.histories import all_events, check_history, curve, small_spec, uninterrupted, wait_all, written_curve
 from tests.faults.services import Service, wait_for
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(600)]
 OUTAGE = 20.0  # seconds, several leases

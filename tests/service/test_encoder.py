@@ -21,7 +21,7 @@ from tests.service.api.embeddings.published import put_job
 from tests.service.api.server import serving
 from tests.service.inferences import FAKE, SPEC, VERSION, ask, own_edges, publish, raw_graph, run
 from tests.trainer.inference.encoders import TOKEN, EncoderProcess, keeps_alive, until
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 from trainer.errors import Infrastructure, InvalidInput
 
 

@@ -31,7 +31,7 @@ from service.settings import Settings
 from service.store import open_store
 from service.store.engine import reading
 from service.store.records import NewJob
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CADDYFILE = ROOT / "docker" / "gateway" / "Caddyfile"

@@ -34,13 +34,18 @@ def as_trainer_error(error: BaseException) -> TrainerError | None:
     return None
 
 
-def report_failure(error: BaseException) -> None:
-    """Tell the process that started this one, if it listens. Never raises."""
+def failure(error: BaseException) -> tuple[str, str]:
+    """Kind and message of a failure, short enough for a pipe."""
     known = as_trainer_error(error)
     message = str(known) if known is not None else f"{type(error).__name__}: {error}"
-    kind = "infra" if known is None else known.kind
     short = message.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
-    text = json.dumps({"kind": kind, "message": short}, ensure_ascii=False) + "\n"
+    return "infra" if known is None else known.kind, short
+
+
+def report_failure(error: BaseException) -> None:
+    """Tell the process that started this one, if it listens. Never raises."""
+    kind, message = failure(error)
+    text = json.dumps({"kind": kind, "message": message}, ensure_ascii=False) + "\n"
     try:
         descriptor = int(os.environ[_VARIABLE])
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):  # else the variable was passed on without the pipe

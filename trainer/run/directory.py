@@ -93,7 +93,7 @@ class RunDirectory:
     def write_plan(self, document: dict[str, Any]) -> None:
         write_json(self.path / "plan.json", document)
 
-    def record(self, kind: str, **fields: Any) -> Event:
+    def record(self, kind: str, /, **fields: Any) -> Event:
         """Append one event to the journal and return it."""
         event = {"type": kind, "time": round(time.time(), 3), **fields}
         append(self.events, event)

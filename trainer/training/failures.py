@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
-from trainer.errors import OutOfMemory
-from trainer.process.outcome import MEMORY_ADVICE, as_trainer_error
+from trainer.errors import Cancelled, OutOfMemory
+from trainer.process.outcome import MEMORY_ADVICE, as_trainer_error, failure
+from trainer.run.directory import RunDirectory
 
 
 @contextmanager
@@ -26,3 +27,11 @@ def translated_failures() -> Iterator[None]:
         if known is None or known is error:
             raise
         raise known from error
+
+
+def record_failure(run: RunDirectory, error: BaseException) -> None:
+    """Say in the journal why a run failed; one that was stopped has said so, and can be resumed."""
+    if not isinstance(error, Cancelled | KeyboardInterrupt):
+        kind, message = failure(error)
+        with suppress(OSError):  # a full disk, most likely
+            run.record("failed", kind=kind, message=message)

@@ -21,7 +21,7 @@ from service.api.events import feed
 from service.store.records import Claim, Event, NewEvent
 from tests.service.api.server import Live
 from tests.service.api.test_problems import checked, database_away
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 Seen = tuple[int, str, dict[str, Any]]
 

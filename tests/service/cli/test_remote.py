@@ -18,7 +18,7 @@ from tests.service.api.server import Live
 from tests.service.cli.commands import NML, nml, start_nml
 from tests.service.datasets.test_resolve import add
 from tests.service.terminal import shown_on_terminal
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 TINY = ["--dataset", "synthetic", "--set", "data.synthetic.nodes=60", "--set", "optimiser.epochs=3"]
 START = NewEvent("start", {"spec_hash": "0" * 64, "nodes": 60, "edges": 300, "tags": {}}, epoch=0)

@@ -15,7 +15,7 @@ import pytest
 
 from service.client import ApiError, Client
 from tests.service.cli.commands import nml, start_nml, users_of
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 
 @contextmanager

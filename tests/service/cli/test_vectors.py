@@ -19,7 +19,7 @@ from tests.service.cli.commands import NML, nml
 from tests.service.client.clock import Clock
 from tests.service.client.published import conclude, nearest, published, trained
 from tests.service.terminal import shown_on_terminal
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 
 def test_versions_are_listed_with_what_matters_and_told_in_full(live: Live):

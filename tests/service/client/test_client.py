@@ -14,7 +14,7 @@ from service.client import ApiError, Client, Job, JobFailed, Sweep, Unreachable,
 from service.settings import Settings
 from service.store.records import Claim, NewEvent
 from tests.service.api.server import SMALL, Live, serving
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.atomic import sha256

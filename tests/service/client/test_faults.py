@@ -20,7 +20,7 @@ from tests.service.api.server import SMALL, Live, serving
 from tests.service.client.api_process import api_process
 from tests.service.client.proxy import Proxy, proxying
 from tests.service.client.test_client import exported
-from tests.trainer.mlflow_server import free_port
+from tests.trainer.tracking.mlflow_server import free_port
 
 
 @pytest.fixture

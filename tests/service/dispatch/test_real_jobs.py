@@ -18,7 +18,7 @@ from service.dispatch.runner import MARKER
 from service.store.records import Claim, NewJob
 from tests.service.dispatch import held_trainer
 from tests.service.dispatch.conftest import ended, events_of, running, until
-from tests.trainer.mlflow_server import mlflow_client
+from tests.trainer.tracking.mlflow_server import mlflow_client
 from trainer.config import parse_spec
 from trainer.files.journal import fold
 from trainer.run.directory import read_events

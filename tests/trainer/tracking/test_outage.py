@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -10,17 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.trainer.mlflow_server import free_port
-from trainer.callbacks import Result, RunInfo
-from trainer.config import TrainSpec
-from trainer.errors import Cancelled, InvalidInput
+from tests.trainer.tracking.mlflow_server import free_port, mlflow_client, wait_until
+from tests.trainer.tracking.runs import HandMadeRun
 from trainer.tracking import Tracker, tracking_uri, ui_command
-from trainer.tracking_run import entity_name
+from trainer.tracking.mlflow_run import entity_name
 
 
 @pytest.fixture
@@ -30,96 +27,78 @@ def black_hole() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def run_info(directory: Path, first_epoch: int = 1) -> RunInfo:
-    directory.mkdir(exist_ok=True)
-    return RunInfo(directory, TrainSpec(), "0" * 64, 100, 400, first_epoch, {})
-
-
-def epoch(number: int) -> dict[str, Any]:
-    return {"epoch": number, "metrics": {"loss": 1 / number, "kl": 0.1 * number}}
-
-
-def result(directory: Path, epochs: int, **metrics: Any) -> Result:
-    return Result(directory, metrics, directory / "embeddings" / "vectors.npy", epochs)
-
-
-def test_tracker_that_is_down_costs_metrics_not_training(tmp_path, caplog):
-    tracker = Tracker(uri=f"http://user:secret@127.0.0.1:{free_port()}", home=tmp_path, finish_timeout=240)
-    tracker.on_start(run_info(tmp_path))
-    for number in range(1, 1001):
-        tracker.on_epoch(epoch(number))
-    assert tracker.summary()["error"] is None, "training was as slow as giving up"
-    tracker.on_end(result(tmp_path, 1000, accuracy=0.5))
+def test_tracker_that_is_down_delays_metrics_and_not_training(tmp_path, caplog):
+    path = tmp_path / "run"
+    run = HandMadeRun(path)
+    tracker = Tracker(uri=f"http://user:secret@127.0.0.1:{free_port()}", home=tmp_path)
+    tracker.follow(path)
+    run.epochs(1, 1_000)
+    wait_until(lambda: tracker.summary()["error"] is not None, seconds=120)
+    assert not caplog.records, "it may come back"
+    assert tracker.is_alive
+    run.end(1_000, accuracy=0.5)
+    tracker.finish(240)
     summary = tracker.summary()
-    assert summary == {**summary, "enabled": False, "run_id": None, "dropped": 2001, "sent": 0}
+    assert summary == {**summary, "run_id": None, "sent": 0}
     assert "refused" in summary["error"]
     assert "within 240 s" not in summary["error"], "a refused connection is known at once"
-    assert "secret" not in summary["error"] + caplog.text
-    assert len([record for record in caplog.records if record.name == "trainer.tracking"]) == 1
+    assert "secret" not in summary["error"] + caplog.text + (path / "tracking.json").read_text()
+    assert [record.levelno for record in caplog.records if record.name == "trainer.tracking"] == [logging.WARNING]
+    note = json.loads((path / "tracking.json").read_text())
+    assert (note["error"], note.get("status")) == (summary["error"], None)
 
-    tracker.on_epoch(epoch(1001))  # a switched-off tracker still counts
-    assert tracker.summary()["dropped"] == 2003
+    later = Tracker(home=tmp_path)
+    later.follow(path)
+    later.finish(240)
+    assert later.summary() == {**later.summary(), "error": None, "sent": 2_001}
+    assert "error" not in json.loads((path / "tracking.json").read_text())
+    history = mlflow_client(tracking_uri(tmp_path)).get_metric_history(later.summary()["run_id"], "loss")
+    assert [point.step for point in history] == list(range(1, 1_001))
 
 
 def test_server_that_never_answers_holds_the_end_only_for_the_timeout(black_hole, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")
-    tracker = Tracker(uri=black_hole, home=tmp_path, finish_timeout=1.0)
-    tracker.on_start(run_info(tmp_path))
-    tracker.on_epoch(epoch(1))
+    run = HandMadeRun(tmp_path / "run")
+    tracker = Tracker(uri=black_hole, home=tmp_path)
+    tracker.follow(tmp_path / "run")
+    run.epochs(1, 1)
     began = time.monotonic()
-    tracker.on_end(result(tmp_path, 1))
+    tracker.finish(1.0)
     assert 0.9 < time.monotonic() - began < 120  # MLflow alone would wait for 240 s a request
-    assert tracker.summary()["dropped"] == 2
+    assert tracker.summary()["sent"] == 0
     assert "within 1 s" in tracker.summary()["error"]
-
-
-def test_full_queue_drops_whole_epochs_and_counts_their_points(black_hole, tmp_path):
-    tracker = Tracker(uri=black_hole, home=tmp_path, finish_timeout=0.1, capacity=5)
-    tracker.on_start(run_info(tmp_path))
-    for number in range(1, 11):
-        tracker.on_epoch(epoch(number))
-    assert tracker.summary()["dropped"] == 16  # two epochs of two points fit into five places
-    tracker.on_failure(Cancelled("stopped"))
-    assert tracker.summary()["dropped"] == 20
 
 
 def test_home_that_cannot_be_used_is_reported_at_once(tmp_path):
     (tmp_path / "file").write_text("")
+    HandMadeRun(tmp_path / "run").end(1, accuracy=0.5)
     tracker = Tracker(home=tmp_path / "file")
-    tracker.on_start(run_info(tmp_path / "run"))
-    tracker.on_end(result(tmp_path / "run", 1, accuracy=0.5))
-    assert tracker.summary()["dropped"] == 1
+    tracker.follow(tmp_path / "run")
+    tracker.finish(240)
     assert "file" in tracker.summary()["error"]
-
-
-def test_failure_before_the_start_is_no_business_of_the_tracker(tmp_path):
-    tracker = Tracker(home=tmp_path)
-    tracker.on_failure(InvalidInput("no such file"))
-    assert tracker.summary() == {
-        "enabled": True, "run_id": None, "experiment": None, "error": None, "dropped": 0, "sent": 0,
-    }  # fmt: skip
+    assert not tracker.is_alive
 
 
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from trainer.callbacks import Result, RunInfo
-from trainer.config import TrainSpec
+from tests.trainer.tracking.runs import HandMadeRun
 from trainer.tracking import Tracker
 how, home, directory = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+run = HandMadeRun(directory)
 tracker = Tracker(home=home)
-tracker.on_start(RunInfo(directory, TrainSpec(), "0" * 64, 1, 1, 1, {}))
-for epoch in range(1, 7):
-    tracker.on_epoch({"epoch": epoch, "metrics": {"loss": 1 / epoch, "kl": 0.1}})
+tracker.follow(directory)
+run.epochs(1, 6)
 if how == "leaves":
     sys.exit(0)  # nobody says how the run ended, and MLflow is still being imported
 if how == "killed":
     while tracker.summary()["sent"] < 12:
         time.sleep(0.05)
-        if tracker.summary()["error"]:
+        if not tracker.is_alive:
             sys.exit(tracker.summary()["error"])
     os.kill(os.getpid(), signal.SIGKILL)
-tracker.on_end(Result(directory, {}, directory, 6))
+run.end(6)
+tracker.finish(120)
 sys.exit(tracker.summary()["error"] or 0)
 """
 
@@ -130,7 +109,6 @@ def test_processes_share_a_new_database_leave_quietly_and_one_killed_resumes(tmp
     here.mkdir()
     processes = {}
     for how in ("killed", "ends", "leaves"):
-        (tmp_path / how).mkdir()
         processes[how] = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, how, str(home), str(tmp_path / how)],
             cwd=here,
@@ -148,15 +126,14 @@ def test_processes_share_a_new_database_leave_quietly_and_one_killed_resumes(tmp
     assert list(here.iterdir()) == [], "nothing is left in the current directory"
 
     run_id = json.loads((tmp_path / "killed" / "tracking.json").read_text())["run_id"]
+    run = HandMadeRun(tmp_path / "killed", epoch=3)
     resumed = Tracker(home=home)
-    resumed.on_start(run_info(tmp_path / "killed", first_epoch=4))
-    for number in range(4, 9):
-        resumed.on_epoch(epoch(number))
-    resumed.on_end(result(tmp_path / "killed", 8))
+    resumed.follow(run.path)
+    run.epochs(4, 8)
+    run.end(8)
+    resumed.finish(120)
     assert resumed.summary()["run_id"] == run_id
-    from mlflow import MlflowClient
-
-    history = MlflowClient(tracking_uri(home)).get_metric_history(run_id, "loss")
+    history = mlflow_client(tracking_uri(home)).get_metric_history(run_id, "loss")
     assert [point.step for point in history] == list(range(1, 9))
 
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.mlflow_server import Server, free_port, mlflow_client, wait_until
+from tests.trainer.tracking.mlflow_server import Server, free_port, mlflow_client, wait_until
 from tests.tuner.sweeps import small_sweep
 from trainer.run.directory import RunDirectory
-from trainer.tracking import tracking_uri
-from trainer.tracking_run import flatten
+from trainer.tracking import Tracker, tracking_uri
+from trainer.tracking.__main__ import main
+from trainer.tracking.mlflow_run import MlflowRun
+from trainer.tracking.source import flatten
 from tuner.config import SweepSpec, sweep_hash, trial_spec
 from tuner.journal import Journal, run_directory, trial_directory
-from tuner.tracking import SweepTracker
-from tuner.tracking_trial import EpochLog
 
 pytestmark = pytest.mark.timeout(600)
 SECONDS = 240.0  # for what takes one or two on an idle machine
@@ -51,15 +51,16 @@ def sweep_spec(name: str, **fields: Any) -> SweepSpec:
 class HandMade:
     """A sweep whose driver and trials are the test."""
 
-    def __init__(self, path: Path, spec: SweepSpec, tracker: SweepTracker | None, *, resume: bool = False) -> None:
+    def __init__(self, path: Path, spec: SweepSpec, tracker: Tracker | None, *, resume: bool = False) -> None:
         self.path, self.spec, self.tracker = path, spec, tracker
         self.journal = Journal.open(path, spec)
-        if tracker is not None:
-            for event in self.journal.events:
-                tracker.tell(event)
-            self.journal.listeners.append(tracker.tell)
         kind = "resume" if resume else "start"
-        self.journal.record(kind, spec_hash=sweep_hash(spec), objective=spec.objective, nodes=200, edges=600)
+        space = {path: dimension.model_dump(mode="json") for path, dimension in spec.dimensions().items()}
+        self.journal.record(
+            kind, spec_hash=sweep_hash(spec), objective=spec.objective, nodes=200, edges=600, space=space
+        )
+        if tracker is not None:
+            tracker.follow(path)
 
     def trial(self, number: int, temperature: float = 0.5) -> None:
         changes = {"objective.temperature": temperature}
@@ -93,7 +94,7 @@ class HandMade:
             self.journal.record("end", **event)
         self.journal.close()
         if self.tracker is not None:
-            self.tracker.end([self.path / "spec.json", self.path / "figures" / "a.png"], timeout)
+            self.tracker.finish(timeout)
 
 
 def loss(number: int, run: int, epoch: int) -> float:
@@ -101,7 +102,7 @@ def loss(number: int, run: int, epoch: int) -> float:
 
 
 def whole_sweep(
-    path: Path, spec: SweepSpec, tracker: SweepTracker | None, before_end: Callable[[], None] = lambda: None
+    path: Path, spec: SweepSpec, tracker: Tracker | None, before_end: Callable[[], None] = lambda: None
 ) -> None:
     """Four trials with two seeds each, one for each way in which a trial ends."""
     sweep = HandMade(path, spec, tracker)
@@ -145,9 +146,9 @@ def tracker_threads() -> set[int | None]:
     return {thread.ident for thread in threading.enumerate() if thread.name == "mlflow-tracker"}
 
 
-def check_whole_sweep(spec: SweepSpec, uri: str, tracker: SweepTracker) -> None:
+def check_whole_sweep(spec: SweepSpec, uri: str, tracker: Tracker) -> None:
     summary, client = tracker.summary(), mlflow_client(uri)
-    assert summary == {**summary, "enabled": True, "error": None, "dropped": 0, "missing": 0}
+    assert summary == {**summary, "error": None}
     parent = client.get_run(summary["run_id"])
     assert parent.info.status == "FINISHED"
     assert parent.data.tags == {
@@ -191,7 +192,7 @@ def check_whole_sweep(spec: SweepSpec, uri: str, tracker: SweepTracker) -> None:
 
 def test_sweep_is_a_run_with_one_nested_run_per_trial_and_telling_it_again_adds_nothing(home, tmp_path):
     spec, uri = sweep_spec("whole", seeds=2), tracking_uri(home)
-    tracker = SweepTracker(tmp_path, spec, home=home)
+    tracker = Tracker(home=home)
     whole_sweep(tmp_path, spec, tracker)
     check_whole_sweep(spec, uri, tracker)
 
@@ -206,12 +207,9 @@ def test_sweep_is_a_run_with_one_nested_run_per_trial_and_telling_it_again_adds_
 
     before = everything()
     for _ in range(2):
-        again = SweepTracker(tmp_path, spec, home=home)
-        journal = Journal.open(tmp_path, spec)
-        for event in journal.events:
-            again.tell(event)
-        journal.close()
-        again.end([], SECONDS)
+        again = Tracker(home=home)
+        again.follow(tmp_path)
+        again.finish(SECONDS)
         assert again.summary() == {**tracker.summary(), "sent": 0}
         assert client.get_run(parent).info.status == "FINISHED"
     assert everything() == before, "trials that were told are not touched, not even their end time"
@@ -220,7 +218,7 @@ def test_sweep_is_a_run_with_one_nested_run_per_trial_and_telling_it_again_adds_
 @pytest.mark.slow
 def test_server_that_answers_only_after_the_last_trial_gets_everything(server, tmp_path):
     spec, path = sweep_spec("late", seeds=2), tmp_path / "sweep"
-    tracker = SweepTracker(path, spec, uri=server.uri, home=tmp_path)
+    tracker = Tracker(uri=server.uri, home=tmp_path)
 
     def answer() -> None:
         assert tracker.summary()["run_id"] is None
@@ -234,7 +232,7 @@ def test_server_that_answers_only_after_the_last_trial_gets_everything(server, t
 
 def test_cancelled_sweep_resumes_as_the_same_runs_without_repeated_steps(home, tmp_path):
     spec, client = sweep_spec("cancelled"), mlflow_client(tracking_uri(home))
-    tracker = SweepTracker(tmp_path, spec, home=home)
+    tracker = Tracker(home=home)
     sweep = HandMade(tmp_path, spec, tracker)
     sweep.trial(0)
     sweep.trial(1)
@@ -251,7 +249,7 @@ def test_cancelled_sweep_resumes_as_the_same_runs_without_repeated_steps(home, t
         "trial-0000": ("FINISHED", "finished"), "trial-0001": ("KILLED", "waiting"),
     }  # fmt: skip
 
-    resumed = SweepTracker(tmp_path, spec, home=home)
+    resumed = Tracker(home=home)
     sweep = HandMade(tmp_path, spec, resumed, resume=True)
     sweep.running(1)
     sweep.running(2)
@@ -263,7 +261,7 @@ def test_cancelled_sweep_resumes_as_the_same_runs_without_repeated_steps(home, t
     sweep.epochs(2, 1, 2)
     sweep.done(2, "stopped", 0.02, 2)
     sweep.end(state="succeeded", best=0, value=0.08)
-    assert resumed.summary() == {**resumed.summary(), "run_id": parent, "error": None, "missing": 0}
+    assert resumed.summary() == {**resumed.summary(), "run_id": parent, "error": None}
     assert client.get_run(parent).info.status == "FINISHED"
     trials = nested(client, parent)
     assert {name: run.info.run_id for name, run in trials.items()} == {
@@ -277,49 +275,100 @@ def test_cancelled_sweep_resumes_as_the_same_runs_without_repeated_steps(home, t
 def test_trials_done_while_the_tracker_was_down_are_told_by_a_resumed_sweep(home, tmp_path, caplog):
     spec = sweep_spec("caught up")
     down = f"http://me:secret@127.0.0.1:{free_port()}"
-    tracker = SweepTracker(tmp_path, spec, uri=down, home=tmp_path / "other")
-    others, threads = tracker_threads(), 0
+    tracker = Tracker(uri=down, home=tmp_path / "other")
+    others = tracker_threads()
     sweep = HandMade(tmp_path, spec, tracker)
     for number in range(20):
         sweep.trial(number)
         sweep.epochs(number, 1, 3)
         sweep.done(number, "finished", 0.03, 3)
-        threads = max(threads, len(tracker_threads() - others))
-    assert threads <= 6, "one for the sweep, one for what runs, four for what is over"
-    assert tracker.summary() == {**tracker.summary(), "error": None, "run_id": None, "missing": 20}
+    assert len(tracker_threads() - others) == 1, "one thread for the sweep and all its trials"
     sweep.end()
     summary = tracker.summary()
-    assert summary == {**summary, "enabled": False, "run_id": None, "sent": 0, "missing": 20}
+    assert summary == {**summary, "run_id": None, "sent": 0}
     assert "refused" in summary["error"]
     assert "secret" not in summary["error"] + caplog.text
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     wait_until(lambda: tracker_threads() <= others, seconds=SECONDS)
+    assert not list(trial_directory(tmp_path, 0).glob("tracking.json*"))
 
-    resumed = SweepTracker(tmp_path, spec, home=home)
+    resumed = Tracker(home=home)
     HandMade(tmp_path, spec, resumed, resume=True).end(state="succeeded", best=0, value=0.03)
     summary = resumed.summary()
-    assert summary == {**summary, "enabled": True, "error": None, "dropped": 0, "missing": 0}
+    assert summary["error"] is None
     client = mlflow_client(tracking_uri(home))
     trials = nested(client, summary["run_id"])
     assert len(trials) == 20
+    assert {run.info.status for run in trials.values()} == {"FINISHED"}
     assert {tuple(steps(client, run, "loss")) for run in trials.values()} == {(1, 2, 3)}
 
 
-def test_parent_that_is_off_costs_trials_nothing(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    path, spec = tmp_path / "sweep", sweep_spec("off")
-    tracker = SweepTracker(path, spec, home=tmp_path / "file")
-    sweep = HandMade(path, spec, tracker)
-    wait_until(lambda: not tracker.summary()["enabled"], seconds=SECONDS)
-    others = tracker_threads()
+def test_killed_sweep_is_closed_with_its_trials_and_those_that_are_done_stay(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("NML_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    spec, client = sweep_spec("killed"), mlflow_client(tracking_uri(home))
+    tracker = Tracker()
+    sweep = HandMade(tmp_path, spec, tracker)
+    for number in range(3):
+        sweep.trial(number)
+        sweep.epochs(number, 1, 3)
+    sweep.done(0, "finished", 0.03, 3)
+    wait_until(lambda: tracker.summary()["sent"] >= 26, seconds=SECONDS)
+    tracker.finish(0)  # from here on MLflow learns nothing
+    wait_until(lambda: not tracker.is_alive, seconds=SECONDS)
+    sweep.epochs(1, 4, 8)
+    sweep.done(1, "finished", 0.08, 8)
+    sweep.epochs(2, 4, 5)
+    sweep.journal.close()
+
+    assert main([str(tmp_path), "--status", "FAILED", "--reason", "out of luck"]) == 0
+    parent = json.loads((tmp_path / "tracking.json").read_text())
+    assert (client.get_run(parent["run_id"]).info.status, parent["status"]) == ("FAILED", "FAILED")
+    trials = nested(client, parent["run_id"])
+    assert {name: run.info.status for name, run in trials.items()} == {
+        "trial-0000": "FINISHED", "trial-0001": "FINISHED", "trial-0002": "FAILED",
+    }  # fmt: skip
+    assert trials["trial-0002"].data.tags["error"] == "out of luck"
+    assert steps(client, trials["trial-0001"], "loss") == list(range(1, 9))
+    assert steps(client, trials["trial-0002"], "loss") == list(range(1, 6))
+
+
+def test_trial_that_mlflow_refuses_costs_only_itself(home, tmp_path, caplog, monkeypatch):
+    opened = MlflowRun.opened.__func__
+
+    def refusing(cls: type, server: Any, directory: Path, *rest: Any, **options: Any) -> Any:
+        if directory == trial_directory(tmp_path, 1):
+            raise ValueError("not this one")
+        return opened(cls, server, directory, *rest, **options)
+
+    monkeypatch.setattr(MlflowRun, "opened", classmethod(refusing))
+    tracker = Tracker(home=home)
+    sweep = HandMade(tmp_path, sweep_spec("refused"), tracker)
     for number in range(3):
         sweep.trial(number)
         sweep.epochs(number, 1, 3)
         sweep.done(number, "finished", 0.03, 3)
-        assert tracker_threads() <= others
+    sweep.end(state="succeeded", best=0, value=0.03)
+    assert "not this one" in tracker.summary()["error"]
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    client = mlflow_client(tracking_uri(home))
+    assert client.get_run(tracker.summary()["run_id"]).info.status == "FINISHED"
+    assert set(nested(client, tracker.summary()["run_id"])) == {"trial-0000", "trial-0002"}
+
+
+def test_home_that_cannot_be_used_costs_trials_nothing(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    path, spec = tmp_path / "sweep", sweep_spec("off")
+    tracker = Tracker(home=tmp_path / "file")
+    sweep = HandMade(path, spec, tracker)
+    wait_until(lambda: not tracker.is_alive, seconds=SECONDS)
+    for number in range(3):
+        sweep.trial(number)
+        sweep.epochs(number, 1, 3)
+        sweep.done(number, "finished", 0.03, 3)
     sweep.end(state="succeeded", best=0, value=0.03)
     assert not list(trial_directory(path, 0).glob("tracking.json*"))
-    assert tracker.summary() == {**tracker.summary(), "enabled": False, "missing": 3}
+    assert "file" in tracker.summary()["error"]
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
@@ -328,7 +377,7 @@ def test_server_that_never_answers_holds_the_end_only_for_the_timeout(tmp_path, 
     spec = sweep_spec("silent")
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
         uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        tracker = SweepTracker(tmp_path, spec, uri=uri, home=tmp_path)
+        tracker = Tracker(uri=uri, home=tmp_path)
         sweep = HandMade(tmp_path, spec, tracker)
         for number in range(3):
             sweep.trial(number)
@@ -341,49 +390,10 @@ def test_server_that_never_answers_holds_the_end_only_for_the_timeout(tmp_path, 
 
 
 def test_event_that_cannot_be_told_is_no_failure_of_the_sweep(tmp_path, home, caplog):
-    tracker = SweepTracker(tmp_path, sweep_spec("odd"), home=home)
-    tracker.tell({"type": "trial"})
-    tracker.tell({"type": "done"})
-    tracker.end([], SECONDS)
+    tracker = Tracker(home=home)
+    sweep = HandMade(tmp_path, sweep_spec("odd"), tracker)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"type": "trial"}) + "\n")
+    sweep.end()
     assert "KeyError" in tracker.summary()["error"]
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
-
-
-def test_log_of_epochs_gives_each_once_while_it_grows_and_is_rewound(tmp_path):
-    trained = trial_spec(sweep_spec("log"), {})
-    log = EpochLog(tmp_path / "run" / "events.jsonl")
-    assert log.read() == [], "no run yet"
-    directory = RunDirectory.open(tmp_path / "run", trained, resume=True)
-
-    def write(first: int, last: int) -> None:
-        for epoch in range(first, last + 1):
-            directory.record("epoch", epoch=epoch, metrics={"loss": epoch})
-            directory.record("checkpoint", epoch=epoch, path="x" * 2_000)  # so that chunks end in between
-
-    def read() -> list[int]:
-        found = []
-        while epochs := log.read():
-            found += [event["epoch"] for event in epochs]
-        return found
-
-    write(1, 100)
-    assert read() == list(range(1, 101))
-    assert read() == []
-    write(101, 103)
-    assert read() == [101, 102, 103]
-    directory.rewind(50)
-    assert read() == []
-    write(51, 120)  # longer than before
-    assert read() == list(range(104, 121))
-    directory.rewind(120)  # nothing is lost
-    with directory.events.open("a") as file:
-        file.write('{"type": "epoch", "epo')
-        file.flush()
-        assert read() == [], "half a line"
-        file.write('ch": 121, "metrics": {}}\n')
-        file.flush()
-        assert read() == [121]
-        file.write('{"type": "epo{"type": "epoch", "epoch": 122}\n[]\n')  # a crash, and what was written after it
-    write(123, 123)
-    assert read() == [123]
-    directory.close()
