@@ -13,17 +13,14 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api import openapi, problems
-from service.api.direct import DirectRoute
 from service.api.edge.guard import Guard
 from service.api.edge.metrics import RequestMetrics
+from service.api.fast_routes import FastRoutes, routes_to
+from service.api.routes import datasets, jobs, operations, retrieval, sweeps
 from service.api.routes.aliases import add_aliases
-from service.api.routes.datasets import router as datasets
 from service.api.routes.embeddings import add_versions
 from service.api.routes.inference import add_inference
-from service.api.routes.jobs import add_jobs
-from service.api.routes.operations import router as operations
 from service.api.routes.retrieval import add_retrieval
-from service.api.routes.sweeps import add_sweeps
 from service.api.state import open_state
 from service.settings import Settings
 
@@ -53,18 +50,20 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
     app = FastAPI(
         title="NML-GCL", version=_version(), description=openapi.DESCRIPTION, openapi_tags=TAGS, lifespan=lifespan,
         docs_url=None, redoc_url=None, redirect_slashes=False, separate_input_output_schemas=False,
+        generate_unique_id_function=lambda route: route.name,  # operation ids are the names of functions
     )  # fmt: skip
     problems.install(app)
-    add_retrieval(app.router)  # first: asked most
-    add_jobs(app.router)  # not include_router: FastAPI would look for a route twice
-    add_sweeps(app.router)
+    app.include_router(jobs.router)
+    app.include_router(sweeps.router)
+    add_retrieval(app.router)
     add_inference(app.router)
     add_versions(app.router)
     add_aliases(app.router)
-    app.include_router(datasets)
-    app.include_router(operations)
-    direct = [route for route in app.routes if isinstance(route, DirectRoute)]
-    app.add_middleware(Guard, settings=settings, metrics=metrics, direct=direct)
+    app.include_router(datasets.router)
+    app.include_router(operations.router)
+    fast = (retrieval.show_node, retrieval.look_up, jobs.get_job, sweeps.get_sweep)
+    app.add_middleware(FastRoutes, routes=routes_to(app, fast))
+    app.add_middleware(Guard, settings=settings, metrics=metrics)  # added last, so outermost
     described: dict[str, Any] = {}
 
     def describe() -> dict[str, Any]:

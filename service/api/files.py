@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from service.api.problems import Problem
 
 FIGURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\.(?:png|svg|html)")
-EMBEDDING_FILES = ("vectors.npy", "ids.npy", "ids.json", "manifest.json")
 MAX_LOG_BYTES = 1_000_000
 _TYPES = {
     ".png": "image/png", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8", ".json": "application/json",

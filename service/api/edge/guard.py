@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.direct import DirectRoute
 from service.api.edge.hosts import Hosts
 from service.api.edge.limits import Buckets, capped, check_announced, question_bytes
 from service.api.edge.metrics import RequestMetrics
@@ -52,8 +50,7 @@ log = logging.getLogger("service.api")
 class Guard:
     """Wraps the app."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: RequestMetrics, direct: Sequence[DirectRoute]):
-        self._direct = tuple(direct)
+    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: RequestMetrics):
         self._app, self._settings, self._metrics = app, settings, metrics
         self._hosts = Hosts(settings)
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
@@ -146,9 +143,7 @@ class Guard:
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
             check_announced(length, self._limit(method, path))
-        if foreign and self._across is not None:
-            return self._across
-        return next((route.go for route in self._direct if route.takes(scope)), self._app)
+        return self._across if foreign and self._across is not None else self._app
 
     async def _identify(self, scope: Scope) -> Caller:
         """Who asks; by key where it is a known one, else by address, each within its rate.

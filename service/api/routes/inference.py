@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request
 
-from service.api.direct import DirectRoute
 from service.api.embeddings import neighbors
 from service.api.embeddings.catalog import ServedVersion
 from service.api.embeddings.examples import CLASSES
@@ -124,7 +123,7 @@ async def _computed(request: Request, served: ServedVersion, what: str, head: di
 def add_inference(router: APIRouter) -> None:
     """Add the paths."""
     shared: dict[str, Any] = {
-        "tags": ["embeddings"], "methods": ["POST"], "response_model": None, "route_class_override": DirectRoute,
+        "tags": ["embeddings"], "methods": ["POST"], "response_model": None,
     }  # fmt: skip
     router.add_api_route(
         ONE + "/embed", embed, operation_id="embed_nodes", summary="Embed new nodes", openapi_extra=question(Embed),

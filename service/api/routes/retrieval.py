@@ -11,9 +11,9 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.routing import APIRoute
 
 from service.api.body import media_type, read_bytes
-from service.api.direct import DirectRoute
 from service.api.embeddings import neighbors
 from service.api.embeddings.catalog import Catalog, ServedVersion
 from service.api.embeddings.examples import LOOKUPS, NEIGHBORS
@@ -71,7 +71,7 @@ def about(served: ServedVersion) -> Iterator[None]:
         raise with_version(problem, served.version) from error
 
 
-class NodeRoute(DirectRoute):
+class NodeRoute(APIRoute):
     """An id is whatever follows, also with slashes and line breaks in it."""
 
     def __init__(self, path: str, endpoint: Any, **options: Any):
@@ -156,7 +156,7 @@ def add_retrieval(router: APIRouter) -> None:
         responses={
             200: answered("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
         },
-        response_model=None, route_class_override=DirectRoute, **shared,
+        response_model=None, **shared,
     )  # fmt: skip
 
     @router.post(
