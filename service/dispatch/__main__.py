@@ -15,15 +15,15 @@ from service.store.errors import Unavailable
 from trainer.errors import TrainerError
 from trainer.process.stop_signals import SERVICE_SIGNALS, StopRequest
 
-WAIT_SECONDS = 1.0  # between attempts to reach a database that is not there yet
+WAIT_SECONDS = 1.0  # between attempts to reach the database at the start
 log = logging.getLogger("service.dispatch")
 
 
 def make_runner(settings: Settings) -> Runner:
-    """Where the settings say that jobs run.
+    """The runner that the settings name.
 
     Raises:
-        InvalidInput: Ray cannot be used as it is set up.
+        InvalidInput: Ray's address or token is missing or wrong.
     """
     if settings.runner == "ray":
         from service.dispatch.ray import RayRunner
@@ -33,7 +33,7 @@ def make_runner(settings: Settings) -> Runner:
 
 
 def main() -> int:
-    """Dispatch until told to stop."""
+    """Dispatch until SIGTERM, SIGINT or SIGHUP; the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     stop = StopRequest(signals=SERVICE_SIGNALS, on_repeat=lambda: None)
@@ -41,12 +41,13 @@ def main() -> int:
     settings = Settings()
     if importlib.util.find_spec("mlflow") is None:
         log.warning(
-            "MLflow's client is not installed: runs of killed trainers stay open there. pip install 'nml-gcl[track]'"
+            "the MLflow client is not installed, so runs of killed trainers stay open in MLflow. "
+            "Run pip install 'nml-gcl[track]'."
         )
     try:
         runner = make_runner(settings)
-        store = _patiently(settings, stop)
-    except TrainerError as error:  # a newer database, say, or no token: for the operator, who reads no traceback
+        store = _wait_for_store(settings, stop)
+    except TrainerError as error:  # such as a newer database or a missing token: no traceback
         log.error("cannot start: %s", error)
         return error.exit_code
     if store is None:
@@ -58,8 +59,8 @@ def main() -> int:
     return 0
 
 
-def _patiently(settings: Settings, stop: StopRequest) -> Store | None:
-    """The store, as soon as its database answers; None if we are told to stop before."""
+def _wait_for_store(settings: Settings, stop: StopRequest) -> Store | None:
+    """The store, as soon as its database answers; None if we are asked to stop first."""
     has_warned = False
     while not stop.is_set():
         try:

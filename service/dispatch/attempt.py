@@ -151,7 +151,7 @@ class JobAttempt:
             is_its_own = isinstance(error, Refused)
             self._ended = Outcome(None, kind="infra", message=message) if is_its_own else NotStarted(message, pause)
             return
-        context.backoff.worked()
+        context.backoff.succeeded()
         self._recorded = False
         self._record_reference()
 

@@ -71,8 +71,8 @@ class Dispatcher:
         self._troubles: dict[str, tuple[int, float]] = {}  # job -> unexpected errors in a row, when to try again
         self._closing: list[subprocess.Popen[bytes]] = []  # processes that tell MLflow
         self._leases = Leases(
-            store, self.owner, seconds=settings.lease_seconds, touch=self._beat_all,
-            patience=settings.heartbeat_timeout_seconds,
+            store, self.owner, seconds=settings.lease_seconds, beat=self._beat_all,
+            hang_seconds=settings.heartbeat_timeout_seconds,
         )  # fmt: skip
         self._beaten = float("-inf")
         self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions, self._close_in_mlflow)
@@ -94,7 +94,7 @@ class Dispatcher:
     def step(self) -> None:
         """Look at everything once. Raises nothing: what cannot be done now is done at the next step."""
         self._stop_what_is_due()
-        self._leases.working()
+        self._leases.note_progress()
         with self._database():
             self._leases.renew()
             self._beat()
@@ -229,7 +229,7 @@ class Dispatcher:
         for _ in range(2 * places):
             if (
                 sum(attempt.job.kind in kinds for attempt in self.attempts.values()) >= places
-                or self._context.backoff.holds()
+                or self._context.backoff.is_active()
             ):
                 return
             used = sum(attempt.job.memory_bytes or 0 for attempt in self.attempts.values())
@@ -258,7 +258,7 @@ class Dispatcher:
 
     def _attend(self, attempt: JobAttempt) -> None:
         """Do what is due for one job; its troubles stay its own."""
-        self._leases.working()
+        self._leases.note_progress()
         errors, not_before = self._troubles.get(attempt.job.id, (0, 0.0))
         if time.monotonic() < not_before:
             return

@@ -1,6 +1,6 @@
-"""Where we are, so strictly that a process number means one process: machine, boot and process namespace.
+"""Identifies the machine, its boot and the process namespace, so that within a host id a pid means one process.
 
-A host name alone would not do. Two containers may have the same one, and a process of one cannot be seen by the other.
+A host name is not enough: two containers may have the same one, and neither sees the other's processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNKNOWN = "?"
 
 @functools.cache
 def host_id() -> str:
-    """`<node>/<boot>/<namespace>`; equal to no other place where boot and namespace cannot be told."""
+    """`<node>/<boot>/<namespace>`; unique to this process where boot and namespace are unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
         namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
@@ -26,7 +26,7 @@ def host_id() -> str:
 
 
 def is_of_another_boot(one: str, other: str) -> bool:
-    """Whether two places are certain to be of different boots; of one machine, only the later one can be alive."""
+    """Whether two host ids are certainly of different boots; on one machine only the later boot can have processes."""
     boots = {_boot(one), _boot(other)}
     return len(boots) == 2 and not boots & {_UNKNOWN, ""}
 

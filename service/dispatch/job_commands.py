@@ -1,4 +1,4 @@
-"""From a job to the command that does it: fixed words and our own paths; what the user said is in spec.json alone."""
+"""The command, environment and limits of a job, in our own words and paths; what the user wrote is in spec.json."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from service.store.records import Job
 from trainer.parallel.connection import python_path
 from trainer.planning.cpus import usable_cpus
 
-_MODULE = (PYTHON, "-P", "-m")  # -P: a file in the current folder must not pass for a module
+_MODULE = (PYTHON, "-P", "-m")  # -P: a file in the current folder must not shadow a module
 _MACHINE = ("PATH", "HOME", "LANG", "TMPDIR", "CUDA_VISIBLE_DEVICES")
 _OURS = ("NML_DATA",)
-# Beginnings. A tracker may want a name and a password; what its server is told, of its database say, is not for jobs.
+# Prefixes. A tracker may need a user and a password; what concerns its server, such as its database, is not for jobs.
 _TRACKER = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_", "MLFLOW_S3_", "MLFLOW_DISABLE_TELEMETRY")
 _RAY = ("RAY_",)
 
 
 @dataclass(frozen=True)
 class JobCommands:
-    """Makes launch specs. Tests put other commands in place of the real ones; an operator cannot.
+    """Makes launch specs. Only tests replace the commands.
 
     Args:
-        environ: what the dispatcher's own environment is; of it, only names listed here are passed on. The service's
+        environ: the dispatcher's own environment, of which only names listed here are passed on. The service's
             database and its password never are.
     """
 
@@ -55,7 +55,7 @@ class JobCommands:
             memory_bytes=None if job.kind == "sweep" or (job.kind == "index" and not on_ray) else job.memory_bytes,
             cpus=cpus, gpus=1 if _run(job).get("device") == "cuda" else 0,
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds, stop_seconds=settings.stop_grace_seconds,
-            # what belongs to a machine is the node's own
+            # what depends on the machine comes from the node
             inherit=(*_MACHINE, "PYTHONPATH", "LD_LIBRARY_PATH", "HIP_", "ROCR_", *_RAY) if on_ray else (),
         )  # fmt: skip
 
@@ -63,14 +63,14 @@ class JobCommands:
         """Write what the command reads.
 
         Raises:
-            OSError: the disk is full, say.
+            OSError: such as a full disk.
         """
         directory = self.settings.job_directory(job.id)
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(directory / "spec.json", json.dumps(job.spec))
 
     def environment(self) -> dict[str, str]:
-        """What every process of a job gets, and nothing else."""
+        """The whole environment that every process of a job shares."""
         own = {"NML_HOME": str(self.settings.home), "MLFLOW_TRACKING_URI": self.settings.tracking_uri}
         passed = _chosen(self.environ, _OURS, _TRACKER)
         if self.settings.runner == "ray":
@@ -81,7 +81,7 @@ class JobCommands:
         run = str(self.settings.run_directory(job.id))
         match job.kind:
             case "train":
-                # The limit that the job was planned with when it was submitted, so that the plan is that one.
+                # The limit with which the job was planned when it was submitted, so that the plan is the same.
                 limit = ("--memory-limit", str(self.settings.memory_bytes))
                 shrunk = ("--shrunk", str(job.oom_retries)) if job.oom_retries else ()
                 return (*self.train, spec, "--out", run, "--resume", *limit, *shrunk)
@@ -93,7 +93,7 @@ class JobCommands:
                 return (*self.vectors, spec)
 
     def _cpus(self, job: Job) -> int:
-        """CPUs that a job occupies: as many threads as it asks for, else its share of the machine."""
+        """CPUs that a job uses: as many threads as it asks for, else its share of the machine."""
         asked = _run(job).get("threads")
         if asked:
             return int(asked)

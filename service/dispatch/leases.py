@@ -1,7 +1,7 @@
-"""Keeps what a dispatcher holds, however long it takes to look at one job: leases in the database, heartbeats on disk.
+"""Renews the leases of a dispatcher and touches the heartbeats of its jobs, however long the loop takes.
 
-A thread does it beside the loop. Fencing does not suffer: a process that is stopped or a machine that sleeps takes the
-thread with it, and a loop that hangs for good is given up after `patience`.
+A thread does it beside the loop. Fencing still holds: a process that is stopped or a machine that sleeps stops the
+thread too, and after `hang_seconds` without progress of the loop the thread stops renewing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from service.store import Store
 from service.store.errors import Unavailable
 
-JOIN_SECONDS = 10.0  # a renewal that comes later does no harm: it delays a takeover by one lease
+JOIN_SECONDS = 10.0  # a renewal after that does no harm: it delays a takeover by one lease
 log = logging.getLogger("service.dispatch")
 
 
@@ -22,26 +22,26 @@ class Leases:
     """All leases of one owner. Safe to use from several threads.
 
     Args:
-        seconds: of a lease; it is renewed when a third of that is over, half at the latest.
-        touch: called after each renewal, to touch the heartbeats; may be called from the thread.
-        patience: seconds without `working` after which the thread renews no more.
+        seconds: of a lease; it is renewed after a third of that, half at the latest.
+        beat: called after each renewal, possibly from the thread, to touch the heartbeats.
+        hang_seconds: without a call to `note_progress`, after which the thread stops renewing.
     """
 
-    def __init__(self, store: Store, owner: str, *, seconds: float, touch: Callable[[], None], patience: float):
-        self._store, self._owner, self._seconds, self._touch = store, owner, seconds, touch
-        self._patience = patience
+    def __init__(self, store: Store, owner: str, *, seconds: float, beat: Callable[[], None], hang_seconds: float):
+        self._store, self._owner, self._seconds, self._beat = store, owner, seconds, beat
+        self._hang_seconds = hang_seconds
         self._renewed = float("-inf")
-        self._worked = time.monotonic()
+        self._progressed = time.monotonic()
         self._busy = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def working(self) -> None:
-        """The loop gets on."""
-        self._worked = time.monotonic()
+    def note_progress(self) -> None:
+        """The loop is not hanging."""
+        self._progressed = time.monotonic()
 
     def renew(self) -> None:
-        """Renew all, with one statement, if it is time and nobody is about it.
+        """Renew all leases with one statement, if it is time and no other thread is doing so.
 
         Raises:
             Unavailable: the database does not answer.
@@ -52,7 +52,7 @@ class Leases:
             if time.monotonic() - self._renewed >= self._seconds / 3:
                 self._store.claims.renew_all(self._owner, self._seconds)
                 self._renewed = time.monotonic()
-                self._touch()
+                self._beat()
         finally:
             self._busy.release()
 
@@ -62,7 +62,7 @@ class Leases:
         self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more from the thread. May be called twice."""
+        """Stop the thread. May be called twice."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
@@ -71,15 +71,17 @@ class Leases:
     def _keep(self) -> None:
         has_warned = False
         while not self._stop.wait(self._seconds / 6):
-            if time.monotonic() - self._worked > self._patience:
+            if time.monotonic() - self._progressed > self._hang_seconds:
                 if not has_warned:
-                    log.error("the dispatcher hangs; its jobs are left to others")
+                    log.error(
+                        "the dispatcher hangs; its leases are no longer renewed, so that another can take its jobs over"
+                    )
                 has_warned = True
                 continue
             has_warned = False
             try:
                 self.renew()
-            except Unavailable:  # the loop says so
+            except Unavailable:  # the loop logs it
                 continue
             except Exception:
-                log.exception("leases cannot be renewed")
+                log.exception("cannot renew leases")

@@ -1,7 +1,7 @@
-"""Jobs as processes of this machine: each shim leads a session of its own, so nothing that ends us ends it.
+"""Jobs as processes of this machine. Each shim leads a session of its own, so that it survives the dispatcher.
 
-After a restart a job is found again by what its processes carry in their environment (runner.MARKER), whether or not
-the one who started it lived long enough to write down its process id.
+After a restart a job is found by a variable in the environment of its processes (runner.MARKER), whether or not the
+dispatcher that started it lived long enough to record the process id.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ SHIM = "service.dispatch.shim"
 
 
 class LocalRunner:
-    """Processes of this machine, and of the user we run as."""
+    """Runs jobs as processes of this machine, under our own user."""
 
     outlives_service = False
 
     def __init__(self, *, host: str | None = None, python: str = sys.executable):
         self._host, self._node, self._python = host or host_id(), platform.node(), python
-        self._children: dict[str, subprocess.Popen[bytes]] = {}  # by marker; those that we started ourselves
-        self._found: dict[str, tuple[int, int | None]] = {}  # by marker; shims whose process nobody wrote down
+        self._children: dict[str, subprocess.Popen[bytes]] = {}  # by marker: shims that we started
+        self._found: dict[
+            str, tuple[int, int | None]
+        ] = {}  # by marker: pid and start of shims that another dispatcher started and did not record
 
     def intent(self, launch: LaunchSpec) -> dict[str, Any]:
         return {"kind": "local", "host": self._host, "node": self._node}
@@ -47,7 +49,7 @@ class LocalRunner:
     def start(self, launch: LaunchSpec) -> dict[str, Any]:
         self._children = {name: child for name, child in self._children.items() if child.poll() is None}
         output: int = subprocess.DEVNULL
-        with contextlib.suppress(OSError):  # for the words of a shim that cannot even begin
+        with contextlib.suppress(OSError):  # for the error message of a shim that cannot start
             output = os.open(launch.output_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             child = subprocess.Popen(
@@ -68,17 +70,17 @@ class LocalRunner:
             self._forget(launch)
             return outcome
         left = find_by_variable(MARKER, launch.marker)
-        if left:  # the shim was killed; what it kept must not live on beside the next attempt
+        if left:  # the shim was killed; its trainer must not run beside the next attempt
             _kill(left)
             return Alive()
         descriptor = take_attempt(launch, with_room=False)
         if descriptor is not None:
-            os.close(descriptor)  # and a shim that has yet to begin will not
-        elif find_by_variable(MARKER, launch.marker) or read_outcome(launch):  # one that began after our first look
+            os.close(descriptor)  # a shim that has yet to start will start nothing
+        elif find_by_variable(MARKER, launch.marker) or read_outcome(launch):  # one that started after our first look
             return Alive()
         self._forget(launch)
-        how = "" if child is None else f" (its shim ended with {child.returncode})"
-        return Gone(f"its process on {self._node} is gone without a trace{how}")
+        how = "" if child is None else f" (its shim exited with code {child.returncode})"
+        return Gone(f"the process on {self._node} is gone and left no outcome{how}")
 
     def stop(self, launch: LaunchSpec, reference: Mapping[str, Any] | None, *, force: bool) -> None:
         shim = self._shim(launch, reference)
@@ -99,7 +101,7 @@ class LocalRunner:
         self._found.pop(launch.marker, None)
 
     def _shim(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> int | None:
-        """The shim's process, if it is alive and certainly that of this attempt."""
+        """The process id of the shim, if it is alive and certainly the one of this attempt."""
         child = self._children.get(launch.marker)
         if child is not None:
             return child.pid if child.poll() is None else None

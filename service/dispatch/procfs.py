@@ -1,4 +1,4 @@
-"""Processes as /proc tells of them: who descends from whom, who carries a mark, how many the kernel ended.
+"""What /proc knows of processes: their descendants, their environment, when they started, how many ran out of memory.
 
 Standard library only: the shim imports this.
 """
@@ -19,14 +19,14 @@ def processes() -> dict[int, tuple[int, int, str]]:
             try:
                 text = (PROC / name / "stat").read_text(errors="replace")
             except OSError:
-                continue  # ended meanwhile
-            state, parent, group = text.rpartition(")")[2].split()[:3]  # the name before may hold anything
+                continue  # it has ended meanwhile
+            state, parent, group = text.rpartition(")")[2].split()[:3]  # the name before it may contain anything
             found[int(name)] = int(parent), int(group), state
     return found
 
 
 def descendants(ancestor: int) -> list[tuple[int, int]]:
-    """Process and group of all that descend from a process and are not zombies."""
+    """Process id and group of all descendants of a process but zombies."""
     known = processes()
     children: dict[int, list[int]] = {}
     for process, (parent, _, _) in known.items():
@@ -41,9 +41,9 @@ def descendants(ancestor: int) -> list[tuple[int, int]]:
 
 
 def started(process: int) -> int | None:
-    """When a process was started, in the kernel's ticks since boot; None if there is none, or only a zombie.
+    """When a process was started, in ticks since boot; None if there is none, or only a zombie.
 
-    Process and tick together name a process for good: ids are used again, and clocks that people read jump.
+    Process id and ticks together identify a process for good: ids are reused, and wall clocks jump.
     """
     try:
         fields = (PROC / str(process) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -53,7 +53,7 @@ def started(process: int) -> int | None:
 
 
 def command_of(process: int) -> list[str]:
-    """Its command line; empty if there is none."""
+    """The command line of a process; empty if there is no such process."""
     try:
         return (PROC / str(process) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
     except OSError:
@@ -61,7 +61,7 @@ def command_of(process: int) -> list[str]:
 
 
 def has_variable(process: int, name: str, value: str) -> bool:
-    """Whether a process was started with this variable in its environment; no for zombies and other people's."""
+    """Whether a process was started with this variable; False for zombies and for processes of other users."""
     try:
         environment = (PROC / str(process) / "environ").read_bytes()
     except OSError:
@@ -70,12 +70,12 @@ def has_variable(process: int, name: str, value: str) -> bool:
 
 
 def find_by_variable(name: str, value: str) -> list[int]:
-    """All processes that carry it, but for ourselves."""
+    """All processes that were started with this variable, except this one."""
     return [process for process in processes() if process != os.getpid() and has_variable(process, name, value)]
 
 
 def oom_kills(proc: Path = PROC, cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """How many processes the kernel has ended for lack of memory, in our group where that is counted."""
+    """How many processes the kernel has killed for lack of memory, in our cgroup where that is counted."""
     counts = [_count(proc / "vmstat")]
     try:
         memberships = (proc / "self" / "cgroup").read_text().splitlines()

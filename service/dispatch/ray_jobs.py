@@ -1,7 +1,7 @@
-"""The Ray Jobs REST API, as far as a runner needs it: submit, status, stop, delete. Ray itself is not loaded.
+"""The part of the Ray Jobs REST API that a runner needs: submit, status, stop, delete. Does not import Ray.
 
-A cluster is told who we are as everywhere here (trainer.parallel.connection): by the token in RAY_AUTH_TOKEN,
-the file RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token, unless RAY_AUTH_MODE=disabled says that it has none.
+We authenticate as everywhere here (trainer.parallel.connection): by the token in RAY_AUTH_TOKEN, in the file
+RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token, unless RAY_AUTH_MODE=disabled.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from trainer.parallel.connection import ray_environment
 
 # Short, because a dispatcher waits for the answers one by one and must renew its leases meanwhile.
 TIMEOUT = httpx.Timeout(5.0, connect=3.0)
-SUBMIT_TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # the first takes seconds, while the head's agent connects
-REST_SECONDS = 5.0  # after a failure to reach the head: one caller waits for it, the others are told at once
-MESSAGE_CHARACTERS = 2_000  # of Ray's answers, which may be whole logs
+SUBMIT_TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # the first takes seconds, until the head's agent has connected
+REST_SECONDS = 5.0  # after a failure to reach the head, in which calls fail at once
+MESSAGE_CHARACTERS = 2_000  # of Ray's messages, which may contain whole logs
 
 
 class RayUnavailable(Infrastructure, OSError):
-    """The cluster cannot be asked at the moment. What runs there may well run on."""
+    """The cluster cannot be reached at the moment. What runs there may go on."""
 
 
 class TokenRefused(RayUnavailable):
-    """The cluster does not know us."""
+    """The cluster refused our token."""
 
 
 class RayRefused(Infrastructure, Refused):
-    """The cluster does not take a job as it is; nothing was started."""
+    """The cluster refused a job as it is; nothing was started."""
 
 
 class MaybeSubmitted(Infrastructure, OSError):
-    """The connection broke, or the head stumbled, over a submission: its status tells whether it arrived."""
+    """The connection or the head failed during a submission: only its status tells whether it arrived."""
 
 
 class RayJobs:
     """The jobs of one cluster, by submission id. Safe to use from several threads."""
 
     def __init__(self, url: str, environ: Mapping[str, str], *, home: Path | None = None):
-        """Raises InvalidInput for something that is no address, or if a token is needed and there is none."""
+        """Raises InvalidInput if `url` is not an address, or if a token is needed and there is none."""
         self.url = url.rstrip("/")
         if not _is_plain_address(self.url):
             raise InvalidInput(
@@ -55,16 +55,16 @@ class RayJobs:
         self._environ, self._home = environ, home or Path.home()
         self.token_mode = ray_environment(environ, self.url, home=home)["RAY_AUTH_MODE"]
         self._client = httpx.Client()
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every question is too many
-        self._failure: tuple[float, RayUnavailable] | None = None  # when, and what was wrong
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request is too many
+        self._failure: tuple[float, RayUnavailable] | None = None  # when, and what
 
     def submit(self, submission_id: str, request: Mapping[str, Any]) -> None:
-        """Have the cluster run request["entrypoint"]; a submission of this id that is there already is that very one.
+        """Have the cluster run request["entrypoint"], unless there is a submission with this id already.
 
         Raises:
             RayUnavailable: it was not submitted.
-            RayRefused: nor will it ever be.
-            MaybeSubmitted: nobody can tell.
+            RayRefused: it was not submitted, and never will be as it is.
+            MaybeSubmitted: it may have been submitted.
         """
         body = {"submission_id": submission_id, **request}
         try:
@@ -77,14 +77,14 @@ class RayJobs:
         if response.is_success or f"{submission_id} already exists" in response.text:
             return
         if response.is_server_error:
-            raise MaybeSubmitted(f"Ray at {self.url} answered {_told(response)}")
-        raise RayRefused(f"Ray at {self.url} does not take the job: {_told(response)}")
+            raise MaybeSubmitted(f"Ray at {self.url} answered {_answer(response)}")
+        raise RayRefused(f"Ray at {self.url} refused the job: {_answer(response)}")
 
     def status(self, submission_id: str) -> dict[str, Any] | None:
-        """What Ray knows of a submission: `status`, `message`, `error_type`, `driver_exit_code`, …; none: nothing.
+        """What Ray knows of a submission: `status`, `message`, `error_type`, `driver_exit_code`, …; None: nothing.
 
         Raises:
-            RayUnavailable: it cannot be asked.
+            RayUnavailable: the cluster cannot be reached.
         """
         response = self._ask("GET", f"/api/jobs/{submission_id}")
         if response.status_code == 404:
@@ -93,14 +93,14 @@ class RayJobs:
             document = response.json()
             str(document["status"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unavailable(f"what answers there is no Ray dashboard: {response.text[:80]!r}") from error
+            raise self._unavailable(f"the answer is not a Ray dashboard's: {response.text[:80]!r}") from error
         return dict(document)
 
     def stop(self, submission_id: str) -> None:
         """SIGTERM to all processes of a job, SIGKILL after its RAY_JOB_STOP_WAIT_TIME_S; nothing if it has ended.
 
         Raises:
-            RayUnavailable: it cannot be asked.
+            RayUnavailable: the cluster cannot be reached.
         """
         self._ask("POST", f"/api/jobs/{submission_id}/stop")
 
@@ -108,7 +108,7 @@ class RayJobs:
         """Forget a submission that has ended, so that its id is free.
 
         Raises:
-            RayUnavailable: it cannot be asked.
+            RayUnavailable: the cluster cannot be reached.
         """
         self._ask("DELETE", f"/api/jobs/{submission_id}")
 
@@ -116,13 +116,13 @@ class RayJobs:
         self._client.close()
 
     def _ask(self, method: str, path: str) -> httpx.Response:
-        """An answer that is a success or a 404; whatever else happens says nothing about the job."""
+        """A response that is a success or a 404; anything else tells nothing about the job."""
         try:
             response = self._call(method, path)
         except httpx.RequestError as error:
             raise self._unavailable(error) from error
         if not response.is_success and response.status_code != 404:
-            raise self._unavailable(_told(response))
+            raise self._unavailable(_answer(response))
         return response
 
     def _call(self, method: str, path: str, *, body: object = None, timeout: httpx.Timeout = TIMEOUT) -> httpx.Response:
@@ -133,14 +133,14 @@ class RayJobs:
         if response.status_code in (401, 403):
             refused = (
                 f"it refused the token (RAY_AUTH_MODE is {self.token_mode}). "
-                "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's own."
+                "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token."
             )
             raise self._unavailable(refused, TokenRefused)
         self._failure = None
         return response
 
     def _headers(self) -> dict[str, str]:
-        """Read anew each time: a mounted secret may change while we run."""
+        """Reads the token each time, because a mounted secret may change."""
         if self.token_mode != "token":
             return {}
         token = self._environ.get("RAY_AUTH_TOKEN")
@@ -151,12 +151,12 @@ class RayJobs:
             except (OSError, ValueError) as error:
                 raise self._unavailable(f"cannot read its token: {error}") from error
         token = token.strip()
-        if not token or not token.isascii() or not token.isprintable():  # must not come out in an error of httpx
-            raise self._unavailable("its token is empty or has characters that no token has", TokenRefused)
+        if not token or not token.isascii() or not token.isprintable():  # httpx would show it in its error
+            raise self._unavailable("its token is empty or contains invalid characters", TokenRefused)
         return {"Authorization": f"Bearer {token}"}
 
     def _unavailable(self, what: object, kind: type[RayUnavailable] = RayUnavailable) -> RayUnavailable:
-        error = kind(f"cannot ask Ray at {self.url}: {what if isinstance(what, str) else repr(what)}")
+        error = kind(f"cannot reach Ray at {self.url}: {what if isinstance(what, str) else repr(what)}")
         self._failure = (time.monotonic(), error)
         return error
 
@@ -169,11 +169,11 @@ def _is_plain_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.host) and not parts.userinfo and not parts.query
 
 
-def _told(response: httpx.Response) -> str:
-    return f"{response.status_code}, {last_words(response.text)}"
+def _answer(response: httpx.Response) -> str:
+    return f"{response.status_code}, {tail(response.text)}"
 
 
-def last_words(text: str) -> str:
-    """The end of what Ray said: it starts with traces and ends with the reason."""
+def tail(text: str) -> str:
+    """The end of a message of Ray's, which starts with traces and ends with the reason."""
     text = text.strip()
     return text if len(text) <= MESSAGE_CHARACTERS else f"…{text[-MESSAGE_CHARACTERS:]}"

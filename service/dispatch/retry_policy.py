@@ -1,13 +1,14 @@
 """What follows from the end of an attempt: the end of the job, or another attempt (design section 5).
 
-exit code 0                       succeeded, whatever was wished meanwhile
-else, someone wants it cancelled  cancelled
-3                                 failed at once: trying again changes nothing
-else, the deadline is over        failed, as `deadline`; so also if the next attempt would begin after it
-else, we ended it to stop         queued again, which counts as no retry
-4, or the kernel ended it         queued again, to go on with a smaller plan, `oom_retries` times; then failed
-it could not even be started      queued again after a while, as often as it takes, which counts as no retry
-anything else                     queued again after a while, which doubles, `infra_retries` times; then failed
+exit code 0                          succeeded, even if it was to be cancelled meanwhile
+else, cancelled by a user            cancelled
+3                                    failed at once: trying again changes nothing
+else, the deadline has passed        failed, as `deadline`; so also if the next attempt would start after it
+else, stopped with the service       queued again; not counted as a retry
+4, or killed by the kernel for lack  queued again, to go on with a smaller plan, `oom_retries` times; then failed
+of memory
+it could not be started              queued again after a pause, as often as it takes; not counted as a retry
+anything else                        queued again after a pause, which doubles, `infra_retries` times; then failed
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainer.errors import Cancelled, InvalidInput, OutOfMemory
 FailureKind = Literal["invalid", "oom", "infra", "deadline"]
 _LONGEST = 4_000  # characters of a message
 _LONGEST_REASON = 300
-_ENDED_BY_US = (signal.SIGTERM, signal.SIGKILL)
+_STOPPED_BY_US = (signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Finish:
 
 @dataclass(frozen=True)
 class Retry:
-    """The job is queued again; the counts are those to store."""
+    """The job is queued again, with these counts."""
 
     delay: float  # seconds until then
     infra_retries: int
     oom_retries: int
     reason: str
-    kind: FailureKind | None = None  # none: not counted as a retry
+    kind: FailureKind | None = None  # None: not counted as a retry
 
 
 Decision = Finish | Retry
@@ -55,7 +56,7 @@ def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: 
 
     Args:
         now: seconds since 1970.
-        stopping: this dispatcher has asked the run to end because it is itself about to.
+        stopping: this dispatcher is stopping, and has asked the run to stop.
     """
     code = ended.exit_code if isinstance(ended, Outcome) else None
     if code == 0:
@@ -67,30 +68,32 @@ def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: 
         return Finish("failed", kind, message)
     if job.deadline is not None and now >= job.deadline:
         return Finish("failed", "deadline", _too_late("the deadline passed", code, message))
-    if stopping and kind == "infra" and _ended_by_us(ended):
+    if stopping and kind == "infra" and _stopped_by_us(ended):
         return Retry(0.0, job.infra_retries, job.oom_retries, "service stopped")
     if isinstance(ended, NotStarted):
-        # Longer than the dispatcher's own pause: a job that never starts must not be the first one tried each time.
+        # Longer than the dispatcher's own pause, so that a job that never starts is not the first one tried each time.
         delay = max(2 * ended.pause, _pause(job.attempt, settings))
-        left = delay if job.deadline is None else job.deadline - now  # at its deadline it is claimed, and ends
+        left = (
+            delay if job.deadline is None else job.deadline - now
+        )  # at its deadline it is claimed once more, and fails
         return Retry(min(delay, left), job.infra_retries, job.oom_retries, _first_line(message))
     counts = {"oom": (job.oom_retries, settings.oom_retries), "infra": (job.infra_retries, settings.infra_retries)}
     used, most = counts[kind]
     if used >= most:
-        return Finish("failed", kind, f"{message}\nIt was tried again {used} times." if used > 1 else message)
+        return Finish("failed", kind, f"{message}\nThe job was retried {used} times." if used > 1 else message)
     delay = _pause(used, settings)
     if job.deadline is not None and now + delay >= job.deadline:
-        late = "the deadline would have passed before it could be tried again"
+        late = "the deadline would have passed before the next attempt"
         return Finish("failed", "deadline", _too_late(late, code, message))
     infra, oom = job.infra_retries + (kind == "infra"), job.oom_retries + (kind == "oom")
     return Retry(delay, infra, oom, f"{kind}: {_first_line(message)}", kind)
 
 
 def classify(ended: Ended) -> tuple[Literal["invalid", "oom", "infra"], str]:
-    """The kind of a failure, and the sentence that tells it."""
+    """The kind of a failure, and its message."""
     if isinstance(ended, Gone | NotStarted):
         return "infra", ended.message[:_LONGEST]
-    message = (ended.message or "it ended without a word")[:_LONGEST]
+    message = (ended.message or _how(ended))[:_LONGEST]
     if ended.exit_code == InvalidInput.exit_code:
         return "invalid", message
     if ended.exit_code == OutOfMemory.exit_code or ended.oom_killed or ended.kind == OutOfMemory.kind:
@@ -99,18 +102,23 @@ def classify(ended: Ended) -> tuple[Literal["invalid", "oom", "infra"], str]:
 
 
 def _pause(times: int, settings: Settings) -> float:
-    """Seconds, which double with the times before."""
+    """Seconds of pause after so many retries; they double with each."""
     return min(settings.retry_seconds * 2.0 ** min(times, 60), settings.retry_seconds_max)
 
 
-def _ended_by_us(ended: Ended) -> bool:
+def _stopped_by_us(ended: Ended) -> bool:
     if not isinstance(ended, Outcome):
         return True
-    return ended.exit_code == Cancelled.exit_code or ended.signal in _ENDED_BY_US
+    return ended.exit_code == Cancelled.exit_code or ended.signal in _STOPPED_BY_US
 
 
 def _too_late(what: str, code: int | None, message: str) -> str:
-    return what if code == Cancelled.exit_code else f"{what}; before that: {_first_line(message)}"
+    return what if code == Cancelled.exit_code else f"{what}; the last attempt failed: {_first_line(message)}"
+
+
+def _how(ended: Outcome) -> str:
+    end = f"exited with code {ended.exit_code}" if ended.signal is None else f"was ended by signal {ended.signal}"
+    return f"the process {end} and reported no error"
 
 
 def _first_line(message: str) -> str:

@@ -1,14 +1,14 @@
-"""What a dispatcher asks of the place where jobs run, and the files through which the two talk.
+"""The interface to where jobs run, and the files of an attempt.
 
-A runner never starts the trainer itself but the shim (service.dispatch.shim), which starts it, watches over it and
-leaves an outcome. In the job's own folder, jobs/<id>/, which must be on storage that both sides see:
+A runner does not start the trainer itself but the shim (service.dispatch.shim), which starts it, watches it and records
+the outcome. The files are in the job's own folder, jobs/<id>/, on storage that dispatcher and shim share:
 
     spec.json          what the trainer reads
     attempt-<n>.json   the launch file: what the shim starts
-    outcome-<n>.json   what came of it. The shim makes the file before it starts anything, and only if there is none:
-                       so an attempt is started once at most. Until the end it holds blanks (see `read_outcome`)
-    stop-<n>           its presence asks the shim to end the trainer gently, where a signal cannot reach it
-    heartbeat-<n>          touched for as long as a dispatcher holds this attempt
+    outcome-<n>.json   how it ended. The shim creates the file before it starts anything, and only if there is none:
+                       so an attempt is started at most once. Until the end it holds blanks (see `read_outcome`)
+    stop-<n>           its presence asks the shim to stop the trainer gracefully, where a signal cannot reach it
+    heartbeat-<n>      touched for as long as a dispatcher holds this attempt
     output.txt         stdout and stderr of all attempts
 
 Standard library only: the shim imports this.
@@ -23,30 +23,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-PYTHON = "python"  # as argv[0]: the interpreter that the shim itself runs in, wherever that is
-MARKER = "NML_ATTEMPT"  # environment variable by which the processes of an attempt are known, also after a restart
-BLANK = b" " * 8192  # room for an outcome, taken on disk while there is some
+PYTHON = "python"  # as argv[0]: the interpreter that runs the shim, wherever that is
+MARKER = "NML_ATTEMPT"  # environment variable that identifies the processes of an attempt, also after a restart
+BLANK = b" " * 8192  # space for an outcome, reserved while the disk has some
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One attempt at a job: all that a shim needs to know."""
+    """What a shim starts for one attempt at a job."""
 
     job_id: str
     attempt: int
     argv: tuple[str, ...]  # argv[0] may be PYTHON
-    environment: Mapping[str, str]  # exactly what the trainer gets, with MARKER and NML_OUTCOME_FD
+    environment: Mapping[str, str]  # all that the trainer gets, besides NML_OUTCOME_FD
     directory: Path  # jobs/<id>
-    memory_bytes: int | None = None  # none: no limit
+    memory_bytes: int | None = None  # None: no limit
     cpus: int = 1
     gpus: int = 0
-    heartbeat_timeout_seconds: float = 900.0  # without a sign of life from a dispatcher
-    stop_seconds: float = 30.0  # between SIGTERM and SIGKILL, where the shim itself ends the trainer
-    inherit: tuple[str, ...] = field(default=())  # beginnings of names that the trainer gets from the shim's own
+    heartbeat_timeout_seconds: float = 900.0  # without a heartbeat, after which the shim stops the trainer
+    stop_seconds: float = 30.0  # between SIGTERM and SIGKILL, where the shim itself stops the trainer
+    inherit: tuple[str, ...] = field(default=())  # prefixes of variables passed on from the shim's own environment
 
     @property
     def marker(self) -> str:
-        """What MARKER holds: `<job id>.<attempt>`; also fit for a name where an attempt needs one."""
+        """The value of MARKER: `<job id>.<attempt>`."""
         return f"{self.job_id}.{self.attempt}"
 
     @property
@@ -72,33 +72,33 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Alive:
-    """It runs, or it is ending."""
+    """It runs, or is about to end."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How the trainer ended."""
 
-    exit_code: int | None  # none: ended by `signal`, or never started
+    exit_code: int | None  # None: ended by `signal`, or never started
     signal: int | None = None
-    kind: str | None = None  # what the trainer itself called its failure (trainer.errors), else the shim
+    kind: str | None = None  # of failure (trainer.errors), as the trainer reported it, else the shim
     message: str | None = None
     oom_killed: bool = False  # by the kernel, for lack of memory
 
 
 @dataclass(frozen=True)
 class Gone:
-    """There is no process any more, and none will come, and it left no outcome: someone killed the shim too."""
+    """No process of the attempt runs or will run, and there is no outcome: the shim was killed too."""
 
-    message: str = "its process is gone without a trace"
+    message: str = "the process is gone and left no outcome"
 
 
 @dataclass(frozen=True)
 class NotStarted:
-    """Nothing of the attempt ever ran, for a reason that is hardly the job's."""
+    """Nothing of the attempt ever ran, most likely for a reason that has nothing to do with the job."""
 
     message: str
-    pause: float  # seconds for which the dispatcher starts nothing else either
+    pause: float  # seconds for which the dispatcher starts no other job either
 
 
 Status = Alive | Outcome | Gone
@@ -106,46 +106,46 @@ Ended = Outcome | Gone | NotStarted
 
 
 class Refused(OSError):
-    """The place takes other jobs, but not this one."""
+    """This job cannot run there, though others may."""
 
 
 class Runner(Protocol):
-    """A place where jobs run. Methods may raise OSError where the place cannot be reached; the dispatcher tries again.
+    """Where jobs run. Any method may raise OSError while that cannot be reached; the dispatcher then tries again.
 
-    Every call gets along with a `reference` from `intent` alone: the dispatcher may have been killed right after
-    `start`. No attempt is ever started twice.
+    A `reference` may be the one from `intent`, because the dispatcher may have been killed right after `start`. No
+    attempt is ever started twice.
     """
 
-    outlives_service: bool  # whether a dispatcher that is told to stop leaves its jobs running for the next one
+    outlives_service: bool  # whether a dispatcher that stops leaves its jobs running for the next one
 
     def intent(self, launch: LaunchSpec) -> dict[str, Any]:
-        """What is known of a reference before the start; recorded first, so that no start is ever forgotten."""
+        """What is known of the reference before the start; recorded first, so that no start is forgotten."""
         ...
 
     def start(self, launch: LaunchSpec) -> dict[str, Any]:
-        """Start the shim on a launch file (`write_launch` comes first) and return the reference to it, JSON.
+        """Start the shim on the launch file, which must have been written, and return a JSON reference to it.
 
         Raises:
-            Refused: nor will it ever be taken as it is.
-            OSError: it was not started and will not be.
+            Refused: this job was not started, and never will be as it is.
+            OSError: it was not started, and will not be.
         """
         ...
 
     def poll(self, launch: LaunchSpec, reference: Mapping[str, Any] | None) -> Status:
-        """How it is. Gone and Outcome are final: nothing of the attempt runs any more."""
+        """Its status. Gone and Outcome are final: no process of the attempt is left."""
         ...
 
     def stop(self, launch: LaunchSpec, reference: Mapping[str, Any] | None, *, force: bool) -> None:
-        """Ask the trainer to end (SIGTERM; asking twice is asking once), or by force end all its processes."""
+        """Ask the trainer to stop (it gets one SIGTERM, however often this is called), or kill all its processes."""
         ...
 
     def close(self) -> None:
-        """Let go of what the runner itself holds; jobs stay as they are."""
+        """Release the runner's own resources; jobs go on."""
         ...
 
 
 def shim_command(launch_file: Path, *, python: str) -> list[str]:
-    """What a runner starts. It should lead its process group (`exec` in front, if a shell is in between)."""
+    """What a runner starts. It should lead its process group: put `exec` in front if a shell starts it."""
     return [python, "-P", "-m", "service.dispatch.shim", str(launch_file)]
 
 
@@ -153,7 +153,7 @@ def write_launch(launch: LaunchSpec) -> None:
     """Write the launch file whole or not at all; only its owner may read it, for it holds an environment.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: such as a full disk.
     """
     document = {
         "job_id": launch.job_id, "attempt": launch.attempt, "argv": list(launch.argv),
@@ -169,7 +169,7 @@ def read_launch(file: Path) -> LaunchSpec:
     """The launch spec in a file.
 
     Raises:
-        OSError, ValueError: there is none.
+        OSError, ValueError: there is none, or it cannot be read.
     """
     document = json.loads(file.read_text(encoding="utf-8"))
     known = document | {"argv": tuple(document["argv"]), "inherit": tuple(document["inherit"])}
@@ -177,7 +177,7 @@ def read_launch(file: Path) -> LaunchSpec:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """A file of the owner's alone that is complete or absent."""
+    """Write a file that is complete or absent, and that only its owner may read."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
@@ -190,15 +190,15 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def take_attempt(launch: LaunchSpec, *, with_room: bool = True) -> int | None:
-    """The right to start this attempt, as the descriptor of its outcome file; None if it was taken before.
+    """Claim the right to start this attempt: the descriptor of its outcome file, or None if it was claimed before.
 
-    A runner that finds no process takes it too, so that a shim which is late to start does not start any more; it
-    will write no outcome, and needs no room for one.
+    A runner that finds no process claims it too, so that a shim which starts late starts nothing. It will write no
+    outcome, and needs no room for one.
 
     Raises:
-        OSError: the disk is full, say; then nothing may be started, because its outcome could not be told.
+        OSError: such as a full disk; then nothing may be started, because its outcome could not be recorded.
     """
-    launch.directory.mkdir(parents=True, exist_ok=True)  # a dispatcher may have been killed before it did that
+    launch.directory.mkdir(parents=True, exist_ok=True)  # a dispatcher may have been killed before it did so
     try:
         descriptor = os.open(launch.outcome_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -215,7 +215,7 @@ def take_attempt(launch: LaunchSpec, *, with_room: bool = True) -> int | None:
 
 
 def write_outcome(descriptor: int, document: dict[str, Any]) -> None:
-    """Overwrite the blanks in place, which needs no room on the disk; the message is cut to what fits."""
+    """Overwrite the blanks in place, which needs no further room on the disk; the message is cut to fit."""
     text = json.dumps(document).encode()
     while len(text) > len(BLANK):
         document = document | {"message": str(document["message"])[: -(len(text) - len(BLANK)) // 2 - 16]}
@@ -235,7 +235,7 @@ def is_superseded(launch: LaunchSpec) -> bool:
 
 
 def read_outcome(launch: LaunchSpec) -> Outcome | None:
-    """The outcome of an attempt; None while there is none, or if its shim died over it."""
+    """The outcome of an attempt; None while there is none, or if the shim died before it was written."""
     try:
         document = json.loads(launch.outcome_file.read_bytes())
         return Outcome(

@@ -1,7 +1,7 @@
-"""The service on one machine: API processes, a dispatcher and, if wanted, MLflow's pages, each restarted if it dies.
+"""The service on one machine: API processes, a dispatcher and, on request, MLflow's UI, each restarted if it dies.
 
-The three end with the supervisor, also if that is killed. Trainers do not: a service that is started again finds them
-and goes on with them. It must be used from the main thread.
+They end with the supervisor, also if that is killed. Trainers do not: a service that is started again finds them
+and takes them over. It must be used from the main thread.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from trainer.process.stop_signals import SERVICE_SIGNALS, StopRequest
 
 Role = Literal["all", "api", "dispatcher"]
 LOOK_SECONDS = 0.2
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # before a process that died is started again; doubles
-STEADY_SECONDS = 20.0  # after which a process counts as well, and the pause as forgotten
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # before a process that died is restarted; doubles
+STEADY_SECONDS = 20.0  # after which the pause of a running process is reset
 MLFLOW_PORTS = range(5_000, 5_100)
 log = logging.getLogger("service")
 
@@ -49,14 +49,14 @@ class Child:
     environment: Mapping[str, str]
     grace: float  # seconds from SIGTERM to SIGKILL
     sockets: tuple[int, ...] = ()
-    death_signal: signal.Signals = signal.SIGKILL  # what it gets if we are killed
+    death_signal: signal.Signals = signal.SIGKILL  # which it gets if we are killed
     process: subprocess.Popen[bytes] | None = None
     _pause: float = FIRST_PAUSE
     _started: float = 0.0
     _not_before: float = field(default=0.0)
 
-    def look(self) -> None:
-        """Start it, now or after a pause, if it does not run."""
+    def ensure_running(self) -> None:
+        """Start it, now or after a pause, if it is not running."""
         now = time.monotonic()
         if self.process is not None:
             code = self.process.poll()
@@ -65,36 +65,36 @@ class Child:
             if now - self._started > STEADY_SECONDS:
                 self._pause = FIRST_PAUSE
             self.process = None
-            self._rest(now, f"ended with {code}")
+            self._restart_later(now, f"exited with code {code}")
         elif now >= self._not_before:
             self._started = now
-            # A session of its own: Ctrl-C reaches us alone, and we stop it in good order.
+            # A session of its own: Ctrl-C reaches only us, and we stop the children in order.
             try:
                 self.process = subprocess.Popen(
                     self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, pass_fds=self.sockets,
                     start_new_session=True, preexec_fn=signal_on_parent_death(self.death_signal),
                 )  # fmt: skip
-            except (OSError, subprocess.SubprocessError) as error:  # no more processes or memory for the moment
-                self._rest(now, f"cannot be started ({error})")
+            except (OSError, subprocess.SubprocessError) as error:  # such as no memory or no more processes
+                self._restart_later(now, f"cannot be started ({error})")
 
-    def _rest(self, now: float, why: str) -> None:
-        log.warning("%s %s; starting it again in %.1f s", self.name, why, self._pause)
+    def _restart_later(self, now: float, why: str) -> None:
+        log.warning("%s %s; restarting it in %.1f s", self.name, why, self._pause)
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def ask(self) -> None:
-        """SIGTERM."""
+    def terminate(self) -> None:
+        """Send SIGTERM."""
         if self.process is not None:
             self.process.terminate()
 
-    def end(self, until: float) -> None:
-        """Wait for it until then, and no longer."""
+    def wait(self, until: float) -> None:
+        """Wait for its end until then (time.monotonic), then kill it."""
         if self.process is None:
             return
         try:
             self.process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("%s does not end; killing it", self.name)
+            log.warning("%s has not exited after %g s; killing it", self.name, self.grace)
             self.process.kill()
             self.process.wait()
 
@@ -106,10 +106,10 @@ def serve(
     """Run the service until SIGTERM, SIGINT or SIGHUP.
 
     Args:
-        say: gets the addresses, once they answer.
+        say: is called with the addresses, once the API answers.
 
     Raises:
-        InvalidInput: the port is taken, or MLflow's pages are wanted and it is not installed.
+        InvalidInput: the port is taken, or MLflow's UI is asked for and MLflow is not installed.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with contextlib.ExitStack() as stack:
@@ -127,16 +127,16 @@ def _supervise(children: list[Child], greet: Iterator[None]) -> None:
         try:
             while not stop.is_set():
                 for child in children:
-                    child.look()
+                    child.ensure_running()
                 next(greet, None)
                 stop.wait(LOOK_SECONDS)
         finally:
             stop.set()  # any signal from now on kills the children
             begun = time.monotonic()
             for child in children:
-                child.ask()
+                child.terminate()
             for child in children:
-                child.end(begun + child.grace)
+                child.wait(begun + child.grace)
 
 
 def _kill(children: list[Child]) -> None:
@@ -163,9 +163,11 @@ def _children(settings: Settings, role: Role, listener: socket.socket | None, co
 
 
 def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
-    """MLflow's pages on loopback, and settings that link to them; a tracker that has pages needs no more of them."""
+    """MLflow's UI on loopback, and settings that link to it; a tracking server on the network has its own UI."""
     if settings.mlflow_ui_url is not None:
-        raise InvalidInput("NML_MLFLOW_UI_URL says where MLflow's pages are. Unset it, or leave --mlflow-ui out.")
+        raise InvalidInput(
+            "--mlflow-ui starts MLflow's UI, but NML_MLFLOW_UI_URL names another one. Use one of the two."
+        )
     uri = settings.tracking_uri
     if uri.startswith(("http://", "https://")):
         return [], settings.model_copy(update={"mlflow_ui_url": _without_credentials(uri)})
@@ -174,11 +176,13 @@ def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
     port = next((port for port in MLFLOW_PORTS if _is_free(port)), 0)
     command = [sys.executable, "-P", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     places = ["--default-artifact-root", (settings.home / "mlartifacts").as_uri()]
-    # By the environment, which is not for everyone's eyes as a command line is: it may hold a password.
+    # Through the environment, because every user can read a command line, and it may hold a password.
     told = {"MLFLOW_BACKEND_STORE_URI": uri}
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith("NML_")}  # our secrets are ours
-    # SIGTERM, which it hands on to the server that it starts in turn
+    theirs = {
+        name: value for name, value in os.environ.items() if not name.startswith("NML_")
+    }  # our secrets are not for MLflow
+    # SIGTERM, which it passes on to the server that it starts in turn
     child = Child(
         "MLflow", [*command, *places, "--workers", "1"], {**theirs, **told, **quiet}, GRACEFUL_SECONDS + 5,
         death_signal=signal.SIGTERM,
@@ -187,7 +191,7 @@ def _mlflow(settings: Settings) -> tuple[list[Child], Settings]:
 
 
 def _without_credentials(url: str) -> str:
-    """For a link that everyone may see."""
+    """The URL without user and password, for a link that everyone may see."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -198,12 +202,12 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         raise InvalidInput(
             f"cannot listen on {settings.host}, port {settings.port} ({error.strerror or error}). "
-            "End what does, or choose another --port."
+            "Stop what listens there, or choose another --port."
         ) from error
 
 
 def _greeting(settings: Settings, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Asks the API, once at every step, until it answers; then says where it is."""
+    """Polls the API, once per step, until it answers; then prints the addresses."""
     if port is None:
         say(f"dispatcher running, home {settings.home}")
         return

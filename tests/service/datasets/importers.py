@@ -87,7 +87,7 @@ def import_next(store: Store, settings: Settings, importer: Importer = fork_proc
     folder.mkdir(parents=True)
     (folder / "spec.json").write_text(json.dumps(job.spec))
     outcome = importer(folder / "spec.json", settings.home)
-    failure = None if outcome.exit_code == 0 else outcome.message or "it ended without a word"
+    failure = None if outcome.exit_code == 0 else outcome.message or "the process reported no error"
     conclude_import(job, store, settings, failure=failure)
     if failure is None:
         store.claims.finish(Claim.on(job), "succeeded")

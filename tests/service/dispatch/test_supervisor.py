@@ -169,7 +169,7 @@ def test_one_that_cannot_live_is_tried_again_after_longer_and_longer_pauses(monk
     child, starts = Child("x", [sys.executable, "-S", "-c", ""], os.environ, 1.0), []
     while len(starts) < 9:
         before = child.process
-        child.look()
+        child.ensure_running()
         if child.process is not None and before is None:
             starts.append(now[0])
             child.process.wait()
@@ -183,13 +183,13 @@ def test_one_that_cannot_even_be_started_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
     program = tmp_path / "program"
     child = Child("x", [str(program)], os.environ, 1.0)
-    child.look()
+    child.ensure_running()
     assert child.process is None
     program.symlink_to(sys.executable)
-    child.look()
+    child.ensure_running()
     assert child.process is None  # not at once
     now[0] += 1.0
-    child.look()
+    child.ensure_running()
     assert child.process is not None
     assert child.process.wait(120) == 0
 
