@@ -300,6 +300,14 @@ def test_python_parses_and_imports_what_exists(block: Block):
             assert [each.name for each in node.names if not hasattr(module, each.name)] == []
 
 
+@pytest.mark.parametrize("block", snippets("python"))
+def test_python_calls_what_the_client_has(block: Block):
+    """Every name after `client.` is an attribute or a method somewhere in service/client."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "service" / "client").glob("*.py"))
+    named = [name for chain in re.findall(r"\bclient((?:\.\w+)+)", block.text) for name in chain.split(".")[1:]]
+    assert [name for name in named if not re.search(rf"def {name}\(|self\.{name} = |^    {name}: ", text, re.M)] == []
+
+
 @pytest.mark.parametrize("block", [each for each in snippets("python") if each.values[0].runnable])
 def test_runnable_python_runs(block: Block, tmp_path: Path):
     run = subprocess.run(
