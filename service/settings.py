@@ -47,7 +47,10 @@ class Settings(BaseSettings):
     runner: Literal["local", "ray"] = Field("local", description="local: processes of this machine; ray: Ray Jobs")
     ray_jobs_url: str | None = Field(None, description="Ray's dashboard, such as http://head:8265, with runner=ray")
     concurrency: PositiveInt | None = Field(None, description="jobs at a time; none: one for every two CPUs")
-    import_concurrency: PositiveInt = Field(2, description="data sets checked at a time, beside the jobs")
+    import_concurrency: PositiveInt = Field(
+        2, description="data sets checked, and embeddings published or indexed, at a time, beside the jobs"
+    )
+    import_minutes: PositiveFloat = Field(60.0, description="after which the check of an upload is given up")
     memory_limit: str | None = Field(
         None, description="memory of all jobs together, e.g. 16GB; none: most of it. On Ray: of the largest one"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 from service.datasets.uploads import discard
@@ -31,7 +32,8 @@ def conclude_import(job: Job, store: Store, settings: Settings, *, failure: str 
     """
     with contextlib.suppress(Fenced):  # concluded before, or deleted and uploaded anew since
         if failure is None:
-            store.datasets.finish(job.dataset, job.id, about=read_about(settings, job.dataset))
+            about, size = read_about(settings, job.dataset), _size(settings.graphs / job.dataset)
+            store.datasets.finish(job.dataset, job.id, about=about, size=size)
         else:
             store.datasets.finish(job.dataset, job.id, failure=failure)
     discard(settings, str(job.spec["upload"]))
@@ -45,6 +47,10 @@ def read_about(settings: Settings, ref: str) -> dict[str, Any]:
     """
     about: dict[str, Any] = json.loads((settings.graphs / ref / ABOUT).read_bytes())
     return about
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def settled(dataset: Dataset, store: Store) -> Dataset:

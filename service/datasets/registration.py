@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +62,8 @@ def register(
         return there, _needs(there, received.upload.id, store)
     with _refusing():
         store.datasets.check_owner(received.name, may_change)
-    refuse_beyond(allowance(store, settings, owner) - others, received.size)  # others may have come in meanwhile
+    left = allowance(store, settings, owner) - others  # others may have come in meanwhile
+    refuse_beyond(left, received.size)
     need = check_parts(received.parts, received.upload.folder, memory=settings.memory_bytes)
     spec = {
         "ref": ref,
@@ -69,8 +71,11 @@ def register(
         "parts": {part.field: part.file for part in received.parts},
         "options": received.options,
         "memory_mb": MEMORY_MB,
+        "max_bytes": None if owner is None else left,
+        "min_free_bytes": settings.min_free_bytes,
     }
-    job = NewJob("import", spec, spec_hash=_hash(spec), dataset=ref, owner=owner, memory_bytes=need)
+    deadline = time.time() + 60 * settings.import_minutes
+    job = NewJob("import", spec, spec_hash=_hash(spec), dataset=ref, owner=owner, memory_bytes=need, deadline=deadline)
     with _refusing():  # asked once more: others may have taken name or room while the files were looked at
         return store.datasets.create(
             received.name, version, options=received.options, size=received.size, job=job, may_change=may_change,

@@ -38,7 +38,8 @@ from service.store.records import Claim, DispatcherRecord, Job, Kind
 from trainer.process.stop_signals import StopRequest
 
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
-SHORT: tuple[Kind, ...] = ("import", "publish", "index")  # beside the training
+PUBLISHING: tuple[Kind, ...] = ("publish", "index")
+IMPORTS: tuple[Kind, ...] = ("import",)
 FORCED_SECONDS = 15.0  # beyond the grace, for processes that are killed to be gone
 PATIENCE = 10  # unexpected errors in a row over one job
 SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
@@ -101,7 +102,10 @@ class Dispatcher:
             self._take_stock()
             for attempt in list(self.attempts.values()):
                 self._attend(attempt)
-            self._fill(SHORT, self._settings.import_concurrency)  # first: memory that was freed may do for one of them
+            # Training last: memory that was freed may do for one of the others. Each has places of its own, so that
+            # nobody's uploads keep results from being published.
+            self._fill(PUBLISHING, self._settings.import_concurrency)
+            self._fill(IMPORTS, self._settings.import_concurrency, fair=True)
             self._fill(TRAINING, self._settings.slots)
         self._reap()
 
@@ -224,7 +228,7 @@ class Dispatcher:
         for job in held.values():
             self._keep(job, adopted)
 
-    def _fill(self, kinds: Sequence[Kind], places: int) -> None:
+    def _fill(self, kinds: Sequence[Kind], places: int, *, fair: bool = False) -> None:
         """Claim and start while there are places, and memory; not too many, for those that run wait meanwhile."""
         for _ in range(2 * places):
             if (
@@ -239,7 +243,9 @@ class Dispatcher:
             # One that uses more than there is must not keep those out that need none, or say nothing of it.
             free = max(0, self._settings.memory_bytes - used) if counts else None
             lease = self._settings.lease_seconds
-            job = self._store.claims.claim(self.owner, kinds=kinds, lease_seconds=lease, free_memory=free)
+            job = self._store.claims.claim(
+                self.owner, kinds=kinds, lease_seconds=lease, free_memory=free, fair=fair
+            )  # fmt: skip
             if job is None:
                 return
             log.info("job %s, attempt %d: claimed", job.id, job.attempt)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select, update
 from sqlalchemy.engine import Connection
 
 from service.store.clock import now
@@ -36,16 +36,20 @@ class Claims:
         self._database = database
 
     def claim(
-        self, owner: str, *, kinds: Sequence[Kind], lease_seconds: float, free_memory: int | None = None
-    ) -> Job | None:
+        self, owner: str, *, kinds: Sequence[Kind], lease_seconds: float, free_memory: int | None = None,
+        fair: bool = False,
+    ) -> Job | None:  # fmt: skip
         """Take the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
 
         A job that needs more than `free_memory` is passed over only by those that need none: others behind it would
         starve it.
+
+        Args:
+            fair: before all else, jobs of the keys that have the fewest of these kinds running.
         """
-        candidates = self._queued(kinds)
+        candidates = self._queued(kinds, fair=fair)
         if candidates and not _fits(candidates[0], free_memory):
-            candidates = self._queued(kinds, weightless=True)
+            candidates = self._queued(kinds, fair=fair, weightless=True)
         for candidate in candidates:
             if not _fits(candidate, free_memory):
                 return None
@@ -190,13 +194,13 @@ class Claims:
             query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
             return [as_job(row) for row in connection.execute(query)]
 
-    def _queued(self, kinds: Sequence[Kind], *, weightless: bool = False) -> list[Any]:
+    def _queued(self, kinds: Sequence[Kind], *, fair: bool, weightless: bool = False) -> list[Any]:
         """The next ones to be taken; `weightless`: of those that ask for no memory."""
         with reading(self._database) as connection:
             query = (
                 select(jobs.c.id, jobs.c.attempt, jobs.c.memory_bytes, jobs.c.started)
                 .where(jobs.c.state == "queued", jobs.c.kind.in_(kinds), jobs.c.not_before <= now(connection))
-                .order_by(jobs.c.priority.desc(), jobs.c.id)
+                .order_by(*([_running_of_owner(kinds)] if fair else []), jobs.c.priority.desc(), jobs.c.id)
                 .limit(_LOOKED_AT)
             )
             if weightless:
@@ -215,6 +219,14 @@ class Claims:
             if job.lease_owner != owner and (where == host or moment - job.lease_expires >= foreign_after):
                 found.append(job)
         return found
+
+
+def _running_of_owner(kinds: Sequence[Kind]) -> ScalarSelect[int]:
+    """How many jobs of these kinds the owner of a queued one has running."""
+    running = jobs.alias("running")
+    same = func.coalesce(running.c.owner, "") == func.coalesce(jobs.c.owner, "")
+    held = and_(running.c.state.in_(_HELD), running.c.kind.in_(kinds), same)
+    return select(func.count()).select_from(running).where(held).correlate(jobs).scalar_subquery()
 
 
 def _fits(candidate: Any, free_memory: int | None) -> bool:

@@ -88,9 +88,13 @@ class Datasets:
         return found[:limit], found[limit - 1].ref if len(found) > limit else None
 
     def finish(
-        self, ref: str, job_id: str, *, about: dict[str, Any] | None = None, failure: str | None = None
-    ) -> Dataset:
+        self, ref: str, job_id: str, *, about: dict[str, Any] | None = None, size: int | None = None,
+        failure: str | None = None,
+    ) -> Dataset:  # fmt: skip
         """What the check found: counts, or why it was refused.
+
+        Args:
+            size: bytes of the graph on disk, which count from now on instead of those that were uploaded.
 
         Raises:
             Fenced: the version is not being checked by that job.
@@ -98,11 +102,12 @@ class Datasets:
         if (about is None) == (failure is None):
             raise ValueError("give either what is known about it, or why it was refused")
         state = "ready" if failure is None else "failed"
+        stored = {} if size is None else {"bytes": size}
         with writing(self._database) as connection:
             row = connection.execute(
                 update(datasets)
                 .where(datasets.c.ref == ref, datasets.c.job_id == job_id, datasets.c.state == "checking")
-                .values(state=state, about=about, failure=failure)
+                .values(state=state, about=about, failure=failure, **stored)
                 .returning(datasets)
             ).first()
         if row is None:
@@ -121,7 +126,7 @@ class Datasets:
             if there is None:
                 raise NotFound(f"there is no data set {ref}")
             if there.state == "checking":
-                raise InUse(f"data set {ref} is being checked; wait until that is done")
+                raise InUse(f"data set {ref} is still being checked; delete it again when that has ended")
             users = count_using(connection, ref)
             if users:
                 raise InUse(f"{users} unfinished job{'s' * (users > 1)} need data set {ref}; wait, or cancel first")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -24,7 +25,7 @@ from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
 from service.settings import Settings
 from service.store import Store
-from service.store.errors import Unavailable
+from service.store.errors import NotFound, StateConflict, Unavailable
 from service.store.records import Dataset
 
 MAX_PAGE = 500
@@ -123,11 +124,15 @@ async def show(request: Request, ref: str) -> Response:
     summary="Delete one version of an uploaded data set", responses=refusals(403, 404, 409),
 )  # fmt: skip
 async def delete(request: Request, ref: str) -> Response:
-    """Refused while a job that has not ended needs it."""
+    """Refused while a job that has not ended needs it. One that is still being checked: the check is cancelled; if that
+    takes a moment, the answer is 409, and a second request deletes it."""
     store, settings = state_of(request).store, state_of(request).settings
     row = await read(store, catalog.row_of, ref, store)
     if row is not None:
         check_may_change(request, row.owner)
+        if row.state == "checking":
+            with suppress(NotFound, StateConflict):
+                await state_of(request).write(store.jobs.cancel, row.job_id)
         await in_thread(settled, row, store)
     try:
         await in_thread(catalog.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from service.dispatch.dispatcher import SHORT, TRAINING, Dispatcher
+from service.dispatch.dispatcher import IMPORTS, PUBLISHING, TRAINING, Dispatcher
 from service.dispatch.local import LocalRunner
 from tests.service.dispatch.conftest import curve, ended, events_of, processes_of, running, submit, until
 from tests.service.dispatch.standin_trainer import losses
@@ -68,7 +68,7 @@ def test_short_jobs_get_a_place_before_training_takes_the_memory(store, settings
     real = store.claims.claim
     monkeypatch.setattr(store.claims, "claim", lambda *given, **how: asked.append(how["kinds"]) or real(*given, **how))
     Dispatcher(settings, store, LocalRunner(), commands=commands).step()
-    assert asked == [SHORT, TRAINING]
+    assert asked == [PUBLISHING, IMPORTS, TRAINING]
 
 
 def test_higher_priority_goes_first(dispatching, store, settings):

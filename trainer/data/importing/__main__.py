@@ -3,7 +3,8 @@
     {"ref": "papers.0123456789ab", "upload": "<folder below NML_HOME/uploads>",
      "parts": {"nodes": "nodes.csv", "edges": "edges.parquet"},    or {"npz": "graph.npz"}
      "options": {"id_column": "doi"},                               fields of data.files
-     "memory_mb": 256}
+     "memory_mb": 256,
+     "max_bytes": 1000000000, "min_free_bytes": 200000000}          on disk: of the graph, and left over
 
 The graph appears in NML_HOME/graphs/<ref>, with about.json (trainer.data.importing.about) beside its manifest; where it
 is already, nothing is done, so that a killed import can be run again. Messages name the parts, never a server's path,
@@ -12,6 +13,7 @@ and call the options what a client calls them. The exit code tells the kind of f
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -22,7 +24,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from trainer.config import DataSpec, FilesSpec, Spec, explain
 from trainer.data.manifest import read_manifest
-from trainer.errors import InvalidInput, OutOfMemory, TrainerError
+from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.files.atomic import write_json
 from trainer.process.document_command import run_document
 
@@ -39,6 +41,8 @@ class ImportSpec(Spec):
     parts: dict[str, FileName]
     options: dict[str, Any] = Field(default_factory=dict)
     memory_mb: int = Field(256, ge=64, le=1_000_000)
+    max_bytes: int | None = Field(None, ge=0)
+    min_free_bytes: int = Field(0, ge=0)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,10 +78,16 @@ def _import(spec: ImportSpec, home: Path) -> None:
         data = DataSpec(name="files", files=FilesSpec.model_validate(spec.options | spec.parts))
     except ValidationError as error:
         raise InvalidInput(f"options: {explain(error)}") from error
+    from trainer.data.importing.budget import DiskLimit, no_room
     from trainer.data.importing.graph import import_graph
 
+    disk = DiskLimit(spec.max_bytes, spec.min_free_bytes)
     try:
-        import_graph(data, spec.ref, home=home, replace=True, memory=spec.memory_mb << 20, progress=_tell)
+        import_graph(data, spec.ref, home=home, replace=True, memory=spec.memory_mb << 20, disk=disk, progress=_tell)
+    except Infrastructure as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise no_room() from error
+        raise
     except (TrainerError, OSError):
         raise
     except MemoryError as error:

@@ -6,7 +6,7 @@ CSV is cut after line ends here rather than by pyarrow's streaming reader, which
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,18 +27,19 @@ class Block(NamedTuple):
 
 
 def blocks(
-    table: TableFile, *, text: list[str], numbers: list[str], block_bytes: int, scratch: Path
-) -> Iterator[Block]:
+    table: TableFile, *, text: list[str], numbers: list[str], block_bytes: int, scratch: Path,
+    tell: Callable[[float], None],
+) -> Iterator[Block]:  # fmt: skip
     """One or more blocks; the only one has no rows if the table has none.  text, numbers: as for `TableFile.read`.
 
-    scratch: a directory for what a wide Parquet table needs on the way.
+    scratch: a directory for what a wide Parquet table needs on the way; `tell` is called while that is written.
 
     Raises:
         InvalidInput: as `TableFile.read`. If several rows are wrong, one of an earlier block is named.
     """
     start = 0
     if table.typed:
-        for columns, share in parquet_pieces(table, text, numbers, block_bytes=block_bytes, scratch=scratch):
+        for columns, share in parquet_pieces(table, text, numbers, block_bytes=block_bytes, scratch=scratch, tell=tell):
             rows = len(columns[text[0]])
             yield Block(table.part(start), columns, rows, share)
             start += rows

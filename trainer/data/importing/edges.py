@@ -35,7 +35,9 @@ def spread_edges(
         at_once=budget.sort_edges,
     )
     dropped = 0
-    read = blocks(tables.edges, **edge_columns(tables, spec), block_bytes=budget.block_bytes, scratch=scratch)
+    read = blocks(
+        tables.edges, **edge_columns(tables, spec), block_bytes=budget.block_bytes, scratch=scratch, tell=tell
+    )
     for block in read:
         edges = known_edges(block.table, block.columns, nodes.rows.find, tables, spec)
         sorter.add(edges.edge_index, edges.weight)

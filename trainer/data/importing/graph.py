@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from trainer.config import DataSpec, FilesSpec
 from trainer.data import datasets
-from trainer.data.importing.budget import LEAST_MEMORY, MEMORY, Budget
+from trainer.data.importing.budget import LEAST_MEMORY, MEMORY, Budget, DiskLimit
 from trainer.data.importing.edges import spread_edges
 from trainer.data.importing.nodes import import_nodes
 from trainer.data.seal import Progress, seal
@@ -33,16 +33,18 @@ def import_graph(
     home: Path | None = None,
     replace: bool = False,
     memory: int = MEMORY,
+    disk: DiskLimit | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Store the graph of `spec` under `name`, for specs that say data.name=imported. Returns its directory.
 
     Args:
         memory: bytes for buffers while tables are read; on top come 16 to 40 bytes per node. Changes no result.
+        disk: what may be written; none: as much as there is room for.
         progress: told what is done and how far, now and then.
 
     Raises:
-        InvalidInput: the source, the name, or `name` is taken and `replace` is false.
+        InvalidInput: the source, the name, or `name` is taken and `replace` is false; more than `disk` allows.
         Infrastructure: no space, or another process imports to the same name.
     """
     place = datasets.imported_directory(_checked(name), home or nml_home())
@@ -60,7 +62,7 @@ def import_graph(
 
                 store.save(replaced(datasets.load(spec, home=home), name=name), place, replace=replace)
             else:
-                import_tables(files, place, replace=replace, budget=Budget.of(memory), progress=progress)
+                import_tables(files, place, replace=replace, budget=Budget.of(memory), disk=disk, progress=progress)
     except FileExistsError as error:
         raise InvalidInput(f"a graph {name} is already imported ({place}). Use --replace, or another name.") from error
     except OSError as error:
@@ -76,17 +78,24 @@ def import_tables(
     *,
     replace: bool = False,
     budget: Budget | None = None,
+    disk: DiskLimit | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Tables of any size into a graph at `place`: the arrays of `trainer.data.sources.tables.load`, without its memory.
 
     Raises:
-        InvalidInput: as `tables.load`.
+        InvalidInput: as `tables.load`; more than `disk` allows.
         FileExistsError: there already is something at `place`, and `replace` is false.
     """
-    budget = budget or Budget()
-    tell = progress or (lambda what, share: None)
+    budget, disk = budget or Budget(), disk or DiskLimit()
     with whole_directory(place, replace=replace) as directory, _frugal_arrow():
+
+        def tell(what: str, share: float) -> None:
+            """After every block."""
+            disk.check(directory)
+            if progress is not None:
+                progress(what, share)
+
         tables = open_tables(spec)
         scratch = directory / "scratch"
         scratch.mkdir()
@@ -97,6 +106,7 @@ def import_tables(
         pa.default_memory_pool().release_unused()
         notes += sorter.write(directory, lambda share: tell("sorting edges", share))
         shutil.rmtree(scratch)
+        disk.check_complete(directory)
         seal(
             directory, name=place.name, num_features=len(tables.features), classes=classes, notes=notes,
             progress=progress,

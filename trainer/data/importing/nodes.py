@@ -56,6 +56,7 @@ def import_nodes(
         numbers=tables.features,
         block_bytes=budget.block_bytes,
         scratch=scratch,
+        tell=tell,
     ):
         ids.add(read_ids(block.table, spec.id_column, block.columns[spec.id_column]))
         if labels is not None and tables.label is not None:

@@ -23,7 +23,8 @@ from trainer.errors import InvalidInput
 
 Columns = dict[str, pa.ChunkedArray]
 
-BLOCK_BYTES = 16 << 20  # read at a time; the longest row must fit, and one with 100,000 features does
+BLOCK_BYTES = 16 << 20  # read at a time; the longest row must fit, and one with MAX_COLUMNS features does
+MAX_COLUMNS = 65_536  # every column costs time and memory of its own, however few rows there are
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class TableFile:
             raise InvalidInput(f"{path}: cannot be read ({error}). Save it as UTF-8 CSV or as Parquet.") from error
         if not columns:
             raise InvalidInput(f"{path}: is empty. Give it a header line with column names.")
+        if len(columns) > MAX_COLUMNS:
+            raise InvalidInput(
+                f"{path}: has {len(columns):,} columns, and a table may have {MAX_COLUMNS:,}. "
+                "Give wider features as an npz with sparse attr_* arrays."
+            )
         if any("\ufffd" in name for name in columns):
             raise InvalidInput(f"{path}, row 1: not UTF-8. Save the file as UTF-8.")
         if any("\n" in name or "\r" in name for name in columns):
