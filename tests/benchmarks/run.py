@@ -27,9 +27,9 @@ from trainer.data.graph import Graph
 from trainer.errors import TrainerError
 from trainer.files.documents import apply_overrides
 from trainer.loss import nml_loss
+from trainer.loss.nml import nml_terms
+from trainer.loss.tiled import TileMemory
 from trainer.methods import build_method
-from trainer.nn.contrast import contrast
-from trainer.nn.tiled import TileMemory
 from trainer.presets import preset_document
 
 DIM, TAU, REG = 512, 0.5, 3.0
@@ -87,7 +87,7 @@ def stepper(form: str, step: str, tensors: list[Tensor]) -> Callable[[], Tensor]
             if form == "kept":
                 memory.forget_z()
             u, v, h, g = x
-            terms = contrast(u / TAU, v, h, g, memory=memory, with_nce=False)
+            terms = nml_terms(u / TAU, v, h, g, memory=memory, with_nce=False)
             loss = terms.nml + REG * terms.kl
         loss.backward()
         return loss.detach()

@@ -22,14 +22,14 @@ from trainer.data.seeds import generator
 from trainer.encoding import build_encoding
 from trainer.encoding.pair import Pair
 from trainer.errors import InvalidInput
+from trainer.loss.nml import Terms, bank_terms, nml_terms
+from trainer.loss.rowwise import rowwise_terms
+from trainer.loss.tiled import TileMemory
 from trainer.methods.bank import Bank
 from trainer.methods.interface import Loss, Method
 from trainer.methods.weights import weight_report
-from trainer.nn.contrast import Terms, contrast, contrast_with_bank
 from trainer.nn.encoder import Encoder
 from trainer.nn.metric import FactorMetric, build_metric, factors_in_pieces
-from trainer.nn.rowwise import contrast_rowwise
-from trainer.nn.tiled import TileMemory
 from trainer.parallel.team import Team
 
 DIAGNOSED_ANCHORS = 512
@@ -106,9 +106,9 @@ class NegativeMetricLearning(Method):
                 with torch.no_grad():
                     self._encode_again(views)
             with _learning(self._metric_parameters):
-                terms = self._contrast(views, views.u.detach(), views.v.detach())
+                terms = self._terms(views, views.u.detach(), views.v.detach())
                 optimiser.zero_grad(set_to_none=True)
-                (terms.nml + self.reg * terms.kl).backward()
+                terms.total(self.reg).backward()
                 self.team.sum_gradients(self._metric_parameters)
             optimiser.step()
             self.metric.after_step()
@@ -117,8 +117,7 @@ class NegativeMetricLearning(Method):
         if self._reencodes and self.spec.objective.inner_steps:
             self._encode_again(views)
         detach = self.spec.objective.detach_metric
-        terms = self._contrast(views, views.u, views.v, detach_metric=detach, with_nce=True)
-        total = terms.nml + self.reg * terms.kl
+        terms = self._terms(views, views.u, views.v, detach_metric=detach, with_nce=True)
         nml, kl, nce = self.team.total(torch.stack([term.detach() for term in terms])).tolist()
         metrics = {
             "loss": nml + self.reg * kl, "nml": nml, "kl": kl, "reg": self.reg * kl,
@@ -129,7 +128,7 @@ class NegativeMetricLearning(Method):
             metrics["metric_scale"] = float(scale.detach())
         if self.bank is not None:
             metrics["bank_staleness"] = self.bank.staleness()
-        return Loss(total, metrics)
+        return Loss(terms.total(self.reg), metrics)
 
     def backward(self, loss: Loss, views: EncodedViews) -> None:
         views.pair.backward(loss.total)
@@ -188,17 +187,17 @@ class NegativeMetricLearning(Method):
         """Rows of all workers together."""
         return int(self.team.total(torch.tensor(len(x))))
 
-    def _contrast(
+    def _terms(
         self, views: EncodedViews, u: Tensor, v: Tensor, *, detach_metric: bool = False, with_nce: bool = False
     ) -> Terms:
         tau, tile, noise = self.spec.objective.temperature, self.spec.sampling.tile, views.pair.noise
         p, q = normalize(u) / tau, normalize(v)
         seen_u, seen_v = (u.detach(), v.detach()) if detach_metric else (u, v)
         if not isinstance(self.metric, FactorMetric):
-            return contrast_rowwise(p, q, seen_u, seen_v, self.metric, factor=self.factor)
+            return rowwise_terms(p, q, seen_u, seen_v, self.metric, factor=self.factor)
         h, g = factors_in_pieces(self.metric, seen_u, seen_v, noise)
         if self.bank is None:
-            return contrast(
+            return nml_terms(
                 p, q, h, g, factor=self.factor, tile=tile, memory=self._memory, with_nce=with_nce, team=self.team
             )
         # Gradients do not reach a negative, so they must not reach the other side of the positive either: an anchor
@@ -207,7 +206,7 @@ class NegativeMetricLearning(Method):
         bank_h, bank_g = views.bank_weights
         anchors = self._all_rows(p)
         both = (
-            contrast_with_bank(
+            bank_terms(
                 rows, positive, table, own, others, factor=self.factor, anchors=anchors, tile=tile, with_nce=with_nce
             )
             for rows, positive, table, own, others in (

@@ -1,1 +1,1 @@
-"""What is learned and how it is contrasted: views, encoder, negative metric, tiled loss."""
+"""What is learned: augmented views, the encoder, the negative metric, and the sparse products below them."""

@@ -2,7 +2,7 @@
 
 A form gives s_ij; the weight is m_ij = softmax_j(s_ij). Most forms factor, s_ij = h_i · g_j, and go through the tiled
 kernel at the price of matrix products (`FactorMetric`). Two do not, and are walked row block by row block
-(`PairMetric`, trainer.nn.rowwise): the paper's literal MLP on pairs, and the closed-form optimum without a network.
+(`PairMetric`, trainer.loss.rowwise): the paper's literal MLP on pairs, and the closed-form optimum without a network.
 """
 
 from __future__ import annotations

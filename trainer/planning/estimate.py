@@ -47,7 +47,7 @@ _DRAWN_PAIRS = 10_000  # nodes, trainer.evaluation.figures
 _FULL_KMEANS = 20_000  # nodes, trainer.evaluation.clustering
 _LINK_PAIRS = 100_000  # of held-out edges, trainer.evaluation.links
 _BANK_ROWS = 65_536  # trainer.methods.bank
-_ROWWISE = 64 * MB  # trainer.nn.rowwise
+_ROWWISE = 64 * MB  # trainer.loss.rowwise
 _EXPORT = 256 * MB  # trainer.export.layerwise
 _SPARSE_COST = 16  # trainer.nn.encoder
 
@@ -260,7 +260,7 @@ def _contrast(spec: TrainSpec, n: int, m: int) -> float:
 
 
 def _tiles(spec: TrainSpec, n: int, m: int) -> int:
-    """trainer.nn.tiled: four buffers of a tile, and kept exponentials of z and s as far as there is room for them."""
+    """trainer.loss.tiled: four buffers of a tile, and kept exponentials of z and s as far as there is room for them."""
     b, tile, keep = _width(spec), spec.sampling.tile or 0, (spec.sampling.keep_mb or 0) * MB
     if spec.metric.kind in ("pair_mlp", "closed_form"):
         return 0

@@ -22,7 +22,7 @@ from trainer.planning.estimate import Estimate, estimate
 from trainer.planning.shape import GraphShape
 
 EXACT_UP_TO = 50_000  # nodes; the cost of exact contrast grows with N², and at 50,000 an epoch takes minutes on a CPU
-DEFAULT_TILE = 1_024  # as in trainer.nn.tiled
+DEFAULT_TILE = 1_024  # as in trainer.loss.tiled
 DEFAULT_KEEP_MB = 1_024
 DEFAULT_FAN_OUT = 10
 BATCHES = (4_096, 2_048, 1_024, 512, 256, 128)  # tried in this order

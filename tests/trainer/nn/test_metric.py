@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 
 from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.loss import nml_loss_reference
-from trainer.nn.contrast import contrast
+from trainer.loss.nml import nml_terms
+from trainer.loss.rowwise import rowwise_terms
 from trainer.nn.metric import (
     ClosedForm,
     Cosine,
@@ -20,7 +21,6 @@ from trainer.nn.metric import (
     build_metric,
     factors_in_pieces,
 )
-from trainer.nn.rowwise import contrast_rowwise
 
 
 def views(n=30, d=6):
@@ -53,8 +53,8 @@ def test_rowwise_walk_equals_tiled_kernel(rows):
     h, g = (x.clone().requires_grad_() for x in views(d=4))
     p, q = (normalize(x).requires_grad_() for x in (u, v))
     number = torch.arange(30.0, dtype=torch.float64)[:, None]
-    walked = contrast_rowwise(p / 0.5, q, number, number, Factored(h, g), rows=rows)
-    tiled = contrast(p / 0.5, q, h, g)
+    walked = rowwise_terms(p / 0.5, q, number, number, Factored(h, g), rows=rows)
+    tiled = nml_terms(p / 0.5, q, h, g)
     for mine, theirs in zip(walked, tiled, strict=True):
         torch.testing.assert_close(mine, theirs)
     inputs = [p, q, h, g]

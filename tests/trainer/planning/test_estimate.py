@@ -13,8 +13,9 @@ import pytest
 from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.evaluation import clustering, figures, links
+from trainer.loss import rowwise
 from trainer.methods import bank, nml
-from trainer.nn import encoder, rowwise
+from trainer.nn import encoder
 from trainer.planning import estimate as module
 from trainer.planning.estimate import estimate
 from trainer.planning.plan import make_plan

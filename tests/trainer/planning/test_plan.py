@@ -10,7 +10,7 @@ import pytest
 import trainer
 from trainer.config import parse_spec
 from trainer.errors import OutOfMemory
-from trainer.nn import tiled
+from trainer.loss import tiled
 from trainer.planning.estimate import estimate
 from trainer.planning.plan import (
     DEFAULT_TILE,

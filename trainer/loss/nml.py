@@ -1,4 +1,4 @@
-"""The negative-metric contrast of two views, from the log-sum-exps of trainer.nn.tiled (design section 3).
+"""The terms of the NML-GCL objective, from the log-sum-exps of trainer.loss.tiled (design section 3).
 
 With A_i = LSE_j(s_ij + z_ij), B_i = LSE_j(s_ij) over the m negatives an anchor meets:
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from trainer.nn.tiled import LogSums, TileMemory, pair_sums
+from trainer.loss.tiled import LogSums, TileMemory, pair_sums
 from trainer.parallel.team import Team
 
 
@@ -29,8 +29,35 @@ class Terms(NamedTuple):
     kl: Tensor  # KL(P0 ‖ P_i)
     nce: Tensor  # InfoNCE on the same pairs, for the MI estimate
 
+    def total(self, reg: float) -> Tensor:
+        """What is minimised, with the KL coefficient a = `reg`."""
+        return self.nml + reg * self.kl
 
-def contrast(
+
+def nml_loss(u: Tensor, v: Tensor, h: Tensor, g: Tensor, *, tau: float, reg: float, tile: int | None = None) -> Tensor:
+    """The exact objective in O(tile² + N d) memory, differentiable once in all four arguments.
+
+    Args:
+        u, v: unit embeddings of the two views, [N, d].
+        h, g: factors of the metric, s_ij = h_i · g_j, [N, k]; h carries sign and scale.
+        tau: temperature.
+        reg: total KL coefficient a (the paper's α times N−1).
+        tile: side of the tiles; None picks one that stays in cache.
+
+    Raises:
+        ValueError: shapes that do not fit, N < 2, or 1/τ + |s| too large for the dtype.
+
+    Example:
+        >>> u, v, h, g = (torch.nn.functional.normalize(torch.randn(100, 16)) for _ in range(4))
+        >>> nml_loss(u, v, -h, g, tau=0.5, reg=3.0).shape
+        torch.Size([])
+    """
+    if not tau > 0:
+        raise ValueError(f"tau is {tau}; it must be positive")
+    return nml_terms(u / tau, v, h, g, tile=tile, with_nce=False).total(reg)
+
+
+def nml_terms(
     p: Tensor,
     v: Tensor,
     h: Tensor | None,
@@ -70,7 +97,7 @@ def contrast(
     return Terms(*((a + b) / 2 for a, b in zip(forth, back, strict=True)))
 
 
-def contrast_with_bank(
+def bank_terms(
     p: Tensor,
     positive: Tensor,
     bank: Tensor,

@@ -1,4 +1,4 @@
-"""The same contrast for metrics that do not factor, walked by blocks of whole rows.
+"""The same terms for metrics that do not factor, walked by blocks of whole rows.
 
 Each block is recomputed in backward (torch.utils.checkpoint), so memory stays at one block of pairs. Both directions
 are separate sweeps, which costs twice the products of the tiled kernel: use a factored metric for large graphs.
@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
-from trainer.nn.contrast import Terms
+from trainer.loss.nml import Terms
 from trainer.nn.metric import PairMetric
 
 BLOCK_BYTES = 64 * 2**20
 
 
-def contrast_rowwise(
+def rowwise_terms(
     p: Tensor,
     q: Tensor,
     u: Tensor,
@@ -32,7 +32,7 @@ def contrast_rowwise(
     """Exact loss terms for z = p·q and s = metric(u, v).
 
     p: [N, d] unit rows of view 1 divided by τ; q: [N, d] unit rows of view 2; u, v: the embeddings the metric looks at;
-    factor: as in `contrast`, None for N − 1; rows: height of a block, None for one of about 64 MB.
+    factor: as in `nml_terms`, None for N − 1; rows: height of a block, None for one of about 64 MB.
     """
     n = len(p)
     factor = n - 1 if factor is None else factor

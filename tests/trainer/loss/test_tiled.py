@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize, softplus
 
-from trainer.nn.contrast import contrast, contrast_with_bank
-from trainer.nn.tiled import TileMemory, pair_sums
+from trainer.loss.nml import bank_terms, nml_terms
+from trainer.loss.tiled import TileMemory, pair_sums
 
 
 def unit(n, d=5, seed=0, grad=True):
@@ -67,7 +67,7 @@ def test_anchors_against_a_bank_equal_the_formula(factor):
     h, g = unit(n, seed=3), unit(m, grad=False, seed=4)
     positive = (u * v).sum(1) / tau
     factor = factor or m - 1
-    terms = contrast_with_bank(u / tau, positive, bank, h, g, factor=factor, anchors=n, tile=7)
+    terms = bank_terms(u / tau, positive, bank, h, g, factor=factor, anchors=n, tile=7)
     z, s = u @ bank.T / tau, h @ g.T
     weight = torch.softmax(s, 1)
     expected = -torch.log(positive.exp() / (positive.exp() + factor * (weight * z.exp()).sum(1))).mean()
@@ -81,7 +81,7 @@ def test_anchors_against_a_bank_equal_the_formula(factor):
 
 def test_the_factor_is_explicit_so_that_a_batch_can_stand_for_the_graph():
     u, v = unit(10), unit(10, seed=1)
-    plain, scaled = contrast(u, v, None, None), contrast(u, v, None, None, factor=5_000)
+    plain, scaled = nml_terms(u, v, None, None), nml_terms(u, v, None, None, factor=5_000)
     z = u @ v.T
     gap = z.logsumexp(1) - math.log(10) - z.diagonal()
     back = z.logsumexp(0) - math.log(10) - z.diagonal()
@@ -100,6 +100,6 @@ def test_room_for_tiles_is_given_back_when_batches_change_size():
 
 
 def _tiles(n):
-    from trainer.nn.tiled import DEFAULT_TILE, tiles
+    from trainer.loss.tiled import DEFAULT_TILE, tiles
 
     return tiles(n, n, DEFAULT_TILE)

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from trainer.loss import nml_loss, nml_loss_reference
-from trainer.nn.contrast import contrast
-from trainer.nn.tiled import TileMemory
+from trainer.loss.nml import nml_terms
+from trainer.loss.tiled import TileMemory
 
 
 def rows(n: int, d: int = 8, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -82,7 +82,7 @@ def test_kept_tiles_change_nothing_to_the_bit(megabytes):
         u, v, h, g = rows(700, dtype=torch.float32)
         results = []
         for step in range(3):  # u and v stay, h moves: as in the metric steps of one epoch
-            terms = contrast(u / 0.5, v, h * (1 + step), g, tile=256, memory=memory)
+            terms = nml_terms(u / 0.5, v, h * (1 + step), g, tile=256, memory=memory)
             results += [terms.nml.detach(), *torch.autograd.grad(terms.nml + 3 * terms.kl, [u, v, h, g])]
         return results
 
@@ -94,30 +94,30 @@ def test_kept_tiles_change_nothing_to_the_bit(megabytes):
 def test_a_late_backward_neither_uses_nor_leaves_tiles_of_other_views(between):
     memory = TileMemory(64)
     u, v, h, g = rows(50)
-    first = contrast(u, v, h, g, memory=memory)
+    first = nml_terms(u, v, h, g, memory=memory)
     if between == "another forward":
-        contrast(u, v, -h, g, memory=memory)
+        nml_terms(u, v, -h, g, memory=memory)
     else:
         memory.forget_z()
-    alone = contrast(u, v, h, g)
+    alone = nml_terms(u, v, h, g)
     assert torch.equal(torch.autograd.grad(first.nml, h)[0], torch.autograd.grad(alone.nml, h)[0])
     memory.forget_z()
-    assert torch.equal(contrast(-u, v, h, g, memory=memory).nml, contrast(-u, v, h, g).nml)
+    assert torch.equal(nml_terms(-u, v, h, g, memory=memory).nml, nml_terms(-u, v, h, g).nml)
 
 
 def test_new_views_are_not_scored_with_similarities_of_a_late_backward():
     memory = TileMemory(64)
     u, v, h, g = rows(50)
-    late = contrast(u, v, h, g, memory=memory).nml
+    late = nml_terms(u, v, h, g, memory=memory).nml
     memory.forget_z()
     late.backward()
-    assert torch.equal(contrast(-u, v, h, g, memory=memory).nml, contrast(-u, v, h, g).nml)
+    assert torch.equal(nml_terms(-u, v, h, g, memory=memory).nml, nml_terms(-u, v, h, g).nml)
 
 
 def test_constant_metric_is_the_ablation_without_one():
     u, v, _, _ = rows(60)
     same = torch.ones(60, 3, dtype=torch.float64)
-    flat, uniform = contrast(u, v, same, same), contrast(u, v, None, None)
+    flat, uniform = nml_terms(u, v, same, same), nml_terms(u, v, None, None)
     torch.testing.assert_close(flat.nml, uniform.nml)
     assert abs(float(uniform.kl.detach())) < 1e-12
     for mine, theirs in zip(
@@ -131,7 +131,7 @@ def test_nce_term_is_cross_entropy_of_the_positive():
     target = torch.arange(40)
     z = u @ v.T / 0.5
     expected = (torch.nn.functional.cross_entropy(z, target) + torch.nn.functional.cross_entropy(z.T, target)) / 2
-    torch.testing.assert_close(contrast(u / 0.5, v, h, g, tile=16).nce, expected)
+    torch.testing.assert_close(nml_terms(u / 0.5, v, h, g, tile=16).nce, expected)
 
 
 def test_refuses_what_would_overflow():
