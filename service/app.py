@@ -16,11 +16,8 @@ from service.api import openapi, problems
 from service.api.edge.guard import Guard
 from service.api.edge.metrics import RequestMetrics
 from service.api.fast_routes import FastRoutes, routes_to
-from service.api.routes import datasets, jobs, operations, retrieval, sweeps
-from service.api.routes.aliases import add_aliases
-from service.api.routes.embeddings import add_versions
+from service.api.routes import aliases, datasets, embeddings, jobs, operations, retrieval, sweeps
 from service.api.routes.inference import add_inference
-from service.api.routes.retrieval import add_retrieval
 from service.api.state import open_state
 from service.settings import Settings
 
@@ -55,13 +52,13 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
     problems.install(app)
     app.include_router(jobs.router)
     app.include_router(sweeps.router)
-    add_retrieval(app.router)
+    app.include_router(retrieval.router)
     add_inference(app.router)
-    add_versions(app.router)
-    add_aliases(app.router)
+    app.include_router(embeddings.router)
+    app.include_router(aliases.router)
     app.include_router(datasets.router)
     app.include_router(operations.router)
-    fast = (retrieval.show_node, retrieval.look_up, jobs.get_job, sweeps.get_sweep)
+    fast = (retrieval.get_node, retrieval.look_up, jobs.get_job, sweeps.get_sweep)
     app.add_middleware(FastRoutes, routes=routes_to(app, fast))
     app.add_middleware(Guard, settings=settings, metrics=metrics)  # added last, so outermost
     described: dict[str, Any] = {}

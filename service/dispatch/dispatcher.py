@@ -29,7 +29,7 @@ from service.dispatch.procfs import started
 from service.dispatch.runner import Runner
 from service.dispatch.start_backoff import StartBackoff
 from service.dispatch.tracking import close_in_mlflow, is_left_open
-from service.embeddings.jobs import settle
+from service.embeddings.jobs import reconcile
 from service.embeddings.retention import sweep_versions
 from service.settings import Settings
 from service.store import Store
@@ -154,7 +154,7 @@ class Dispatcher:
         self._take_over(self.host)
         for job in self._store.claims.expire():
             log.info("job %s: its deadline passed before its turn came", job.id)
-        settle(self._store)
+        reconcile(self._store)
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:

@@ -2,7 +2,7 @@
 
 A dispatcher concludes *before* it ends the job: killed in between, it (or another one) finds the job still running, and
 does both again. So a version is never left behind "publishing" by a job that has ended well. A job that was cancelled
-or deleted before its turn says nothing; `settle` finds what such jobs have left.
+or deleted before its turn says nothing; `reconcile` finds what such jobs have left.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def about_version(info: VersionInfo) -> dict[str, Any]:
     return {name: value for name, value in asdict(info).items() if name != "files"}
 
 
-def settled(embedding: Embedding, store: Store) -> Embedding:
+def reconciled(embedding: Embedding, store: Store) -> Embedding:
     """The version, no longer "publishing", nor an index "building", if the job that does it has ended without a word.
 
     That is so when the job was cancelled, or could not be handled at all.
@@ -126,10 +126,10 @@ def settled(embedding: Embedding, store: Store) -> Embedding:
     return embedding
 
 
-def settle(store: Store) -> None:
+def reconcile(store: Store) -> None:
     """Settle all that are unfinished."""
     for embedding in store.embeddings.unfinished():
-        settled(embedding, store)
+        reconciled(embedding, store)
 
 
 def _silent_end(job_id: str, store: Store, otherwise: str) -> str | None:

@@ -59,6 +59,7 @@ class Catalog:
         self._store, self._settings = store, settings
         self._revision = RevisionReader(store) if store.reads_inline else None
         self._snapshot = Snapshot(-1, {}, {})
+        self._aliases: dict[str, list[str]] = {}  # by version
         self._served: OrderedDict[str, ServedVersion] = OrderedDict()
         self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the picture was taken
         self._lock = asyncio.Lock()
@@ -78,8 +79,8 @@ class Catalog:
         self._served.move_to_end(found.served.version)
         return found
 
-    async def row(self, ref: str) -> tuple[Embedding, list[str]]:
-        """What the store has of a version in whatever state, and the aliases that point to it.
+    async def row(self, ref: str) -> Embedding:
+        """What the store has of a version, in any state.
 
         Raises:
             Problem: 404.
@@ -89,14 +90,11 @@ class Catalog:
         row = self._row(ref)
         if row is None:
             raise Problem(404, "there is no version and no alias of this name")
-        return row, self.aliases().get(row.version, [])
+        return row
 
-    def aliases(self) -> dict[str, list[str]]:
-        """By version, sorted."""
-        named: dict[str, list[str]] = {}
-        for alias, version in sorted(self._snapshot.aliases.items()):
-            named.setdefault(version, []).append(alias)
-        return named
+    def aliases_of(self, version: str) -> list[str]:
+        """The aliases that point to a version, sorted."""
+        return self._aliases.get(version, [])
 
     async def refresh(self) -> None:
         """Take the picture anew if anything has changed.
@@ -127,7 +125,9 @@ class Catalog:
             self._revision.close()
 
     def _take(self, snapshot: Snapshot) -> None:
-        before, self._snapshot, self._found = self._snapshot, snapshot, {}
+        before, self._snapshot, self._found, self._aliases = self._snapshot, snapshot, {}, {}
+        for alias, version in sorted(snapshot.aliases.items()):
+            self._aliases.setdefault(version, []).append(alias)
         for version in list(self._served):
             row, earlier = snapshot.versions.get(version), before.versions.get(version)
             if row is None or row.state != "ready":

@@ -24,7 +24,7 @@ from service.api.series import MOST_POINTS
 from service.api.state import AppState
 from service.api.threads import in_thread
 from service.discarded import discard
-from service.embeddings.jobs import settled
+from service.embeddings.jobs import reconciled
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import NotFound
@@ -175,7 +175,7 @@ async def _settle_version(state: AppState, job: Job) -> None:
         return
     version = await in_thread(state.store.embeddings.get, str(job.spec["version"]))
     if version is not None:
-        await state.write(settled, version, state.store)
+        await state.write(reconciled, version, state.store)
 
 
 def submitted(noun: str) -> dict[int | str, dict[str, Any]]:

@@ -12,10 +12,12 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 
 from service.api.body import media_type, read_bytes
 from service.api.embeddings import neighbors
 from service.api.embeddings.catalog import Catalog, ServedVersion
+from service.api.embeddings.documents import PREFIX
 from service.api.embeddings.examples import LOOKUPS, NEIGHBORS
 from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, asked, choose, has_it
 from service.api.embeddings.openapi import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
@@ -44,24 +46,33 @@ from service.api.embeddings.schemas import (
 )
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, not_valid, problem_of, unavailable
-from service.api.state import state_of
+from service.api.state import State, state_of
 
-ONE = "/v1/embeddings/{version}"
+ONE = PREFIX + "/{version}"
 INLINE_ROWS = 64  # more of them are gathered in a thread: pages that are not in memory would keep everyone waiting
 log = logging.getLogger("service.api")
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
-_UNKNOWN = "unknown option; known are "
 _POSTED = (400, 404, 406, 408, 409, 413, 415, 422)
 
 
+class NodeRoute(APIRoute):
+    """An id may be any text: also one with slashes and line breaks."""
+
+    def __init__(self, path: str, endpoint: Any, **options: Any):
+        super().__init__(path, endpoint, **options)
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
+
+
+router = APIRouter(prefix=ONE, tags=["embeddings"], route_class=NodeRoute)
+
+
 def catalog_of(request: Request) -> Catalog:
-    catalog = state_of(request).catalog
-    return catalog
+    return state_of(request).catalog
 
 
 @contextmanager
 def about(served: ServedVersion) -> Iterator[None]:
-    """Refusals within tell which version they are about."""
+    """Errors raised within name the version they are about."""
     try:
         yield
     except Exception as error:
@@ -71,23 +82,20 @@ def about(served: ServedVersion) -> Iterator[None]:
         raise with_version(problem, served.version) from error
 
 
-class NodeRoute(APIRoute):
-    """An id is whatever follows, also with slashes and line breaks in it."""
-
-    def __init__(self, path: str, endpoint: Any, **options: Any):
-        super().__init__(path, endpoint, **options)
-        self.path_regex = re.compile(r"/v1/embeddings/(?P<version>[^/]+)/nodes/(?P<node>.*)\Z", re.DOTALL)
-
-
-async def show_node(request: Request, version: str, node: str) -> RawResponse:
+# HEAD is answered like GET, without the body, which the server leaves out.
+@router.head("/nodes/{node:path}", include_in_schema=False)
+@router.get(
+    "/nodes/{node:path}", response_model=None, summary="Get a node's vector",
+    responses={200: answered("Its vector.", NodeDocument, FORMS, kept=True), 304: UNCHANGED, **refusals(404, 406, 409)},
+)  # fmt: skip
+async def get_node(request: Request, version: str, node: str) -> RawResponse:
     """One vector by the node's own id, percent-encoded."""
-    catalog = state_of(request).catalog
-    served, pinned = await catalog.find(version)
+    served, pinned = await state_of(request).catalog.find(version)
     row = served.ids.row_of(node)
     if row is None:
         raise with_version(Problem(404, "there is no node with this id in this version"), served.version)
     if _REPLACED in node and not _is_utf8(request.scope.get("raw_path") or b""):
-        why = "the id is not UTF-8 once its percent signs are decoded; encode it as UTF-8"
+        why = "the percent-encoded id is not valid UTF-8; encode it as UTF-8"
         raise with_version(Problem(404, why), served.version)
     accept, match = asked(request.scope["headers"])
     try:
@@ -107,7 +115,7 @@ async def show_node(request: Request, version: str, node: str) -> RawResponse:
 
 
 def _is_utf8(address: bytes) -> bool:
-    """Whether an address, percent-encoded, is; the server has replaced whatever in it is not."""
+    """Whether a percent-encoded address is; the server has replaced whatever in it is not."""
     try:
         unquote_to_bytes(address).decode()
     except UnicodeDecodeError:
@@ -115,19 +123,26 @@ def _is_utf8(address: bytes) -> bool:
     return True
 
 
+@router.post(
+    "/lookup", response_model=None, summary="Get the vectors of many nodes",
+    openapi_extra=question(Lookup, examples=LOOKUPS),
+    responses={
+        200: answered("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
+    },
+)  # fmt: skip
 async def look_up(request: Request, version: str) -> RawResponse:
-    """Vectors of up to 10,000 nodes. Binary forms have a row for every id, NaN (Arrow: null) for unknown ones."""
-    served, _ = await catalog_of(request).find(version)
+    """Vectors of up to 10,000 nodes. Unknown ids are listed in `unknown`, and the request still succeeds; binary
+    formats have a row for every id, NaN (Arrow: null) for unknown ones."""
+    state = state_of(request)
+    served, _ = await state.catalog.find(version)
     with about(served):
         form = choose(asked(request.scope["headers"])[0], FORMS)
         ids = (await read_question(request, Lookup)).ids
         check_size(len(ids) * served.info.dim, form, "ids", "ask for fewer at a time", instead=NPY)
         if len(ids) <= INLINE_ROWS:
             return _looked_up(served, form, ids)
-        in_flight = state_of(request).in_flight
-        in_flight.check_room()
-        gathers = state_of(request).gathers
-        return await gathers.run(_looked_up, served, form, ids)
+        state.in_flight.check_room()
+        return await state.gathers.run(_looked_up, served, form, ids)
 
 
 def _looked_up(served: ServedVersion, form: str, ids: list[int | str]) -> RawResponse:
@@ -137,109 +152,83 @@ def _looked_up(served: ServedVersion, form: str, ids: list[int | str]) -> RawRes
     return served.heads.once(form, body, rows=len(ids), unknown=int(np.count_nonzero(unknown)))
 
 
-def add_retrieval(router: APIRouter) -> None:
-    """Add the paths."""
-    shared: dict[str, Any] = {"tags": ["embeddings"]}
-    # what OpenAPI describes for GET holds for HEAD as well, without the body, which the server leaves out
-    head: dict[str, Any] = {"methods": ["HEAD"], "include_in_schema": False}
-    router.add_api_route(ONE + "/nodes/{node:path}", show_node, route_class_override=NodeRoute, **head)
-    router.add_api_route(
-        ONE + "/nodes/{node:path}", show_node, methods=["GET"], operation_id="get_node", summary="Get a node's vector",
-        responses={
-            200: answered("Its vector.", NodeDocument, FORMS, kept=True), 304: UNCHANGED, **refusals(404, 406, 409),
-        },
-        response_model=None, route_class_override=NodeRoute, **shared,
-    )  # fmt: skip
-    router.add_api_route(
-        ONE + "/lookup", look_up, methods=["POST"], operation_id="look_up", summary="Get the vectors of many nodes",
-        openapi_extra=question(Lookup, examples=LOOKUPS),
-        responses={
-            200: answered("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
-        },
-        response_model=None, **shared,
-    )  # fmt: skip
+class NeighborQuery(BaseModel):
+    """Options of a search whose body is binary."""
 
-    @router.post(
-        ONE + "/neighbors", operation_id="find_neighbors", summary="Find the nearest nodes", response_model=None,
-        openapi_extra=question(Neighbors, binary=True, examples=NEIGHBORS),
-        responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW), by_ids=True), **refusals(*_POSTED)},
-        **shared,
-    )  # fmt: skip
-    async def neighbors(
-        request: Request,
-        version: str,
-        k: Annotated[int | None, Query(ge=1, le=MOST_NEIGHBORS)] = None,
-        metric: Annotated[Metric | None, Query()] = None,
-        backend: Annotated[Backend | None, Query()] = None,
-        include_vectors: Annotated[bool | None, Query()] = None,
-        include_self: Annotated[bool | None, Query(description="as in the body; of vectors it changes nothing")] = None,
-        labels: Annotated[list[str] | None, Query(max_length=1_000, description="only nodes with one of them")] = None,
-    ) -> Response:
-        """By ids or by vectors. A binary body holds vectors; then the options stand in the query."""
-        given: dict[str, Any] = {
-            "k": k, "metric": metric, "backend": backend, "include_vectors": include_vectors,
-            "include_self": include_self, "labels": labels,
-        }  # fmt: skip
-        unknown = [FieldError(name, _UNKNOWN + ", ".join(given)) for name in request.query_params if name not in given]
-        given = {name: value for name, value in given.items() if value is not None}
-        served, _ = await catalog_of(request).find(version)
-        with about(served):
-            form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
-            kind = media_type(request, (JSON, RAW, NPY))
-            if kind == JSON and given:
-                why = "belongs into the body; only with a binary body it stands in the query"
-                raise not_valid([FieldError(name, why) for name in given])
-            if kind != JSON and unknown:
-                raise not_valid(unknown)
-            searches = state_of(request).searches
-            in_flight = state_of(request).in_flight
-            if kind == JSON:
-                wanted = await read_question(request, Neighbors)
-                if wanted.include_vectors:
-                    in_flight.check_room()
-                return await searches.run(_searched, served, form, wanted)
-            data = await read_bytes(request, seconds=SECONDS)
-            if include_vectors:
-                in_flight.check_room()
-            names = given.pop("labels", None)
-            chosen = Filter(labels=names) if names else None
-            return await searches.run(_searched_for, served, form, kind, data, NeighborOptions(**given), chosen)
+    k: int | None = Field(None, ge=1, le=MOST_NEIGHBORS)
+    metric: Metric | None = None
+    backend: Backend | None = None
+    include_vectors: bool | None = None
+    include_self: bool | None = Field(None, description="as in the body; has no effect with vectors")
+    labels: list[str] | None = Field(None, max_length=1_000, description="only nodes with one of these labels")
 
-    @router.head(ONE + "/download", include_in_schema=False)
-    @router.get(
-        ONE + "/download", response_class=Response, operation_id="download_embeddings",
-        summary="Download a whole table",
-        responses={
-            200: {
-                "description": "npy: vectors [N, dim] in float32; ids: their ids, as .npy (whole numbers) or JSON "
-                "(text), in the same order; parquet: both, and labels where there are any.",
-                "content": {NPY: BINARY, "application/vnd.apache.parquet": BINARY, JSON: {"schema": {}}},
-                "headers": FILE_HEADERS,
-            },
-            206: PARTIAL, 304: UNCHANGED, **refusals(400, 404, 409, 416, 422, 507),
+
+@router.post(
+    "/neighbors", response_model=None, summary="Find the nearest nodes",
+    openapi_extra=question(Neighbors, binary=True, examples=NEIGHBORS),
+    responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW), by_ids=True), **refusals(*_POSTED)},
+)  # fmt: skip
+async def find_neighbors(
+    request: Request, state: State, version: str, query: Annotated[NeighborQuery, Query()]
+) -> Response:
+    """By ids or by vectors. A binary body holds vectors; its options go in the query string."""
+    options = query.model_dump(exclude_none=True)
+    served, _ = await state.catalog.find(version)
+    with about(served):
+        form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
+        kind = media_type(request, (JSON, RAW, NPY))
+        if kind == JSON:
+            if options:
+                why = "belongs in the body; only with a binary body it goes in the query string"
+                raise not_valid([FieldError(name, why) for name in options])
+            wanted = await read_question(request, Neighbors)
+            if wanted.include_vectors:
+                state.in_flight.check_room()
+            return await state.searches.run(_searched, served, form, wanted)
+        known = NeighborQuery.model_fields
+        if unknown := [name for name in request.query_params if name not in known]:
+            why = f"unknown option (expected one of {', '.join(known)})"
+            raise not_valid([FieldError(name, why) for name in unknown])
+        data = await read_bytes(request, seconds=SECONDS)
+        if query.include_vectors:
+            state.in_flight.check_room()
+        labels = options.pop("labels", None)
+        chosen = Filter(labels=labels) if labels else None
+        return await state.searches.run(_searched_for, served, form, kind, data, NeighborOptions(**options), chosen)
+
+
+@router.head("/download", include_in_schema=False)
+@router.get(
+    "/download", response_class=Response, summary="Download a whole table",
+    responses={
+        200: {
+            "description": "npy: vectors [N, dim] in float32; ids: their ids, as .npy (whole numbers) or JSON "
+            "(text), in the same order; parquet: both, and labels where there are any.",
+            "content": {NPY: BINARY, "application/vnd.apache.parquet": BINARY, JSON: {"schema": {}}},
+            "headers": FILE_HEADERS,
         },
-        **shared,
-    )  # fmt: skip
-    async def download(
-        request: Request, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
-    ) -> Response:
-        """With ranges and entity tags, so that a broken download can go on."""
-        catalog, tables = catalog_of(request), state_of(request).tables
-        served, pinned = await catalog.find(version)
+        206: PARTIAL, 304: UNCHANGED, **refusals(400, 404, 409, 416, 422, 507),
+    },
+)  # fmt: skip
+async def download_embeddings(
+    request: Request, state: State, version: str, format: Annotated[Literal["npy", "parquet", "ids"], Query()] = "npy"
+) -> Response:
+    """Supports ranges and entity tags, so that an interrupted download can be resumed."""
+    served, pinned = await state.catalog.find(version)
+    try:
+        file = await state.tables.open(served, format, pinned=pinned)
+    except FileNotFoundError:  # deleted since, or the alias has moved
+        await state.catalog.refresh()
+        served, pinned = await state.catalog.find(version)
         try:
-            file = await tables.open(served, format, pinned=pinned)
-        except FileNotFoundError:  # deleted since, or the alias has moved
-            await catalog.refresh()
-            served, pinned = await catalog.find(version)
-            try:
-                file = await tables.open(served, format, pinned=pinned)
-            except FileNotFoundError:
-                log.exception("version %s is published, but its files are gone", served.version)
-                raise unavailable("the files of this version cannot be read now", seconds=30) from None
-        if has_it(asked(request.scope["headers"])[1], file.tag):
-            file.close()
-            return file.unchanged()
-        return file
+            file = await state.tables.open(served, format, pinned=pinned)
+        except FileNotFoundError:
+            log.exception("version %s is published, but its files are gone", served.version)
+            raise unavailable("the files of this version cannot be read now", seconds=30) from None
+    if has_it(asked(request.scope["headers"])[1], file.tag):
+        file.close()
+        return file.unchanged()
+    return file
 
 
 def _searched(served: ServedVersion, form: str, wanted: Neighbors) -> RawResponse:

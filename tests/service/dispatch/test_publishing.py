@@ -12,7 +12,7 @@ import pytest
 from service.discarded import discard
 from service.dispatch.job_commands import JobCommands
 from service.embeddings.approximate import index_memory
-from service.embeddings.jobs import finish_index, finish_publish, index_job, most_memory, publish_job, settled
+from service.embeddings.jobs import finish_index, finish_publish, index_job, most_memory, publish_job, reconciled
 from service.embeddings.layout import read_info
 from service.store.records import NewJob
 from tests.service.dispatch.conftest import STANDIN, ended, events_of, submit, until
@@ -124,7 +124,7 @@ def test_publishing_that_is_cancelled_while_it_runs_fails(dispatching, store, se
     dispatching(commands=JobCommands(settings, train=STANDIN, vectors=WAIT))
     embedding = until(lambda: store.embeddings.get(job.id))
     until(lambda: store.jobs.get(embedding.job_id).runner)
-    assert settled(embedding, store) == embedding  # whose job goes on
+    assert reconciled(embedding, store) == embedding  # whose job goes on
     store.jobs.cancel(embedding.job_id)
     failed, publisher = published(store, job.id, state="failed")
     assert (publisher.state, failed.failure) == ("cancelled", "it was cancelled")
