@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import anyio
 import anyio.to_thread
 from fastapi import Request
 
@@ -27,6 +28,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 KEPT_SECONDS = 5.0  # a revoked key is refused after this long at the latest
 OUTAGE_SECONDS = 86_400.0  # for so long a key is good for what may be asked while the database is away
 _KEPT = 10_000  # keys
+_LOOKUPS = 8  # at a time, so that a flood of wrong keys leaves threads to everyone else
 _LONGEST = 200  # characters of a key; ours have 81
 _QUESTION = re.compile(r"/v1/embeddings/[^/]+/(lookup|neighbors|embed|classify)")
 _REALM = 'Bearer realm="nml"'
@@ -99,6 +101,7 @@ class Keyring:
 
     def __init__(self, store: Store):
         self._store = store
+        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
     def remembered(self, text: str) -> Caller | None:
@@ -123,7 +126,9 @@ class Keyring:
             Unavailable: the database does not answer.
         """
         # in a thread even where reads do not wait: now and then it notes when the key was used
-        key = await anyio.to_thread.run_sync(self._store.keys.check, text) if text else None
+        key = None
+        if text:
+            key = await anyio.to_thread.run_sync(self._store.keys.check, text, limiter=self._lookups)
         if key is None:
             self._known.pop(text, None)
             raise unauthorized("the API key is wrong, revoked or expired", ', error="invalid_token"')

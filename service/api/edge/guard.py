@@ -1,6 +1,6 @@
 """The one gate of the app: plain ASGI, outside every route, so that nothing can be forgotten and little is spent.
 
-In order: Host, Origin, rate, key and scope, size of the body. What passes is routed; whatever comes back, an answer or
+In order: Host, Origin, key, rate, scope, size of the body. What passes is routed; whatever comes back, an answer or
 an exception, leaves with the security headers, a request id and its time counted.
 """
 
@@ -23,6 +23,7 @@ from service.api.security import (
     PUBLIC,
     SAFE_METHODS,
     Caller,
+    Keyring,
     check_scope,
     given_key,
     needed_scope,
@@ -146,16 +147,33 @@ class Guard:
         return self._across if foreign and self._across is not None else self._app
 
     async def _identify(self, scope: Scope) -> Caller:
-        """Who asks; by key where it is a known one, else by address, each within its rate.
+        """Who asks. A good key is charged for its own requests only, an address for those without one.
 
         Raises:
             Problem: 429, or 401 for a wrong key.
             Unavailable: the key cannot be looked up now.
         """
-        text, keyring = given_key(scope["headers"]), scope["app"].state.nml.keyring
-        caller: Caller | None = None if text is None else keyring.remembered(text)
-        known = None if caller is None else caller.owner
-        client = known or (scope.get("client") or ("unknown",))[0]
+        text, address = given_key(scope["headers"]), (scope.get("client") or ("unknown",))[0]
+        if text is None:
+            self._charge(address)
+            return ANYONE
+        keyring: Keyring = scope["app"].state.nml.keyring
+        caller = keyring.remembered(text)
+        if caller is None:
+            try:
+                caller = await keyring.look_up(text)
+            except Problem:
+                self._charge(address)
+                raise
+            except Unavailable:
+                # That the database is away is what it is for: a scrape that got 503 too would tell nobody.
+                if scope["path"] != METRICS or (caller := keyring.good_before(text)) is None:
+                    raise
+        self._charge(caller.owner or address)
+        return caller
+
+    def _charge(self, client: str) -> None:
+        """Raises Problem 429 if the client, a key's id or an address, has no request left."""
         wait = self._buckets.take(client)
         if wait > 0:
             self._metrics.refused.inc()
@@ -163,15 +181,6 @@ class Guard:
                 429, f"more than {self._settings.rate_per_second:g} requests per second; wait a moment",
                 headers={"Retry-After": str(int(wait) + 1)}, kind="rate-limit",
             )  # fmt: skip
-        if text is None:
-            return ANYONE
-        try:
-            found: Caller = caller if caller is not None else await keyring.look_up(text)
-        except Unavailable:
-            # That the database is away is what it is for: a scrape that got 503 too would tell nobody.
-            if scope["path"] != METRICS or (found := keyring.good_before(text)) is None:
-                raise
-        return found
 
     def _limit(self, method: str, path: str) -> int:
         """Bytes that a body may have."""

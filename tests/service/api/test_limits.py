@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from service.api import security
 from service.api.edge import limits
 from service.api.edge.limits import Buckets
 from tests.service.api.server import SMALL, Live
+from tests.service.api.test_events import until
 from tests.service.api.test_problems import checked
 
 
@@ -35,21 +38,62 @@ def test_buckets_forget_who_was_silent_longest() -> None:
     assert len(buckets._levels) == limits._REMEMBERED
 
 
-def test_too_many_requests(serve: Callable[..., Live], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(security, "KEPT_SECONDS", 3_600.0)
+def bearer(live: Live, *scopes: str) -> dict[str, str]:
+    """The header of a new key."""
+    return {"Authorization": f"Bearer {live.store.keys.create('test', scopes)[1]}"}
+
+
+def test_too_many_requests(serve: Callable[..., Live]) -> None:
     live = serve(rate_per_second=0.001, rate_burst=5, require_key=True)
-    headers = [{"Authorization": f"Bearer {live.store.keys.create('test', ['read'])[1]}"} for _ in range(2)]
-    for _ in range(4):  # by address until the keys are known
-        assert live.http.get("/v1/jobs", headers=headers[0]).status_code == 200
-    assert live.http.get("/v1/jobs", headers=headers[1]).status_code == 200
-    statuses = [live.http.get("/v1/jobs", headers=headers[1]).status_code for _ in range(6)]
-    assert statuses == [200] * 5 + [429]
-    refused = live.http.get("/v1/jobs", headers=headers[1])
+    one, other = bearer(live, "read"), bearer(live, "read")
+    assert [live.http.get("/v1/jobs", headers=one).status_code for _ in range(3)] == [200] * 3
+    assert [live.http.get("/v1/jobs", headers=other).status_code for _ in range(6)] == [200] * 5 + [429]
+    refused = live.http.get("/v1/jobs", headers=other)
     assert checked(refused, 429).type.endswith("rate-limit")
     assert int(refused.headers["retry-after"]) > 0
-    assert live.http.get("/v1/jobs", headers=headers[0]).status_code == 200
+    assert live.http.get("/v1/jobs", headers=one).status_code == 200
     assert [live.http.get("/livez").status_code for _ in range(10)] == [200] * 10
-    assert "nml_http_rate_limited_total 2.0" in live.http.get("/metrics", headers=headers[0]).text
+    assert "nml_http_rate_limited_total 2.0" in live.http.get("/metrics", headers=one).text
+
+
+def test_a_key_that_was_never_seen_is_not_charged_for_strangers_at_its_address(serve: Callable[..., Live]) -> None:
+    """Behind a proxy all clients have one address."""
+    live = serve(rate_per_second=0.001, rate_burst=5, require_key=True)
+    wrong = [{"Authorization": f"Bearer nml_{n:012x}_{n:064x}"} for n in range(5)]
+    strangers = [live.http.get("/v1/jobs", headers=given).status_code for given in ({}, {}, {}, *wrong, {})]
+    assert strangers == [401] * 5 + [429] * 4
+    for _ in range(3):
+        new = bearer(live, "read")
+        assert [live.http.get("/v1/jobs", headers=new).status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+@pytest.mark.parametrize("given", [{}, {"X-API-Key": f"nml_{7:012x}_{7:064x}"}])
+def test_a_flood_of_strangers_does_not_lock_out_a_key(
+    serve: Callable[..., Live], monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    """As fast as they can, from the same address; the key is looked up anew for each of its requests."""
+    monkeypatch.setattr(security, "KEPT_SECONDS", 0.0)
+    live = serve(rate_per_second=1, rate_burst=100, require_key=True)
+    headers, sent, ended = bearer(live, "read"), [], threading.Event()
+
+    def flood() -> None:
+        with httpx.Client(base_url=live.url, headers=given, timeout=120) as http:
+            while not ended.is_set():
+                sent.append(http.get("/v1/jobs").status_code)
+
+    strangers = [threading.Thread(target=flood) for _ in range(4)]
+    for stranger in strangers:
+        stranger.start()
+    try:
+        until(lambda: sent.count(429) > 20)
+        before = len(sent)
+        found = [live.http.get("/v1/jobs", headers=headers).status_code for _ in range(80)]
+    finally:
+        ended.set()
+        for stranger in strangers:
+            stranger.join()
+    assert len(sent) > before, "the flood went on meanwhile"
+    assert found == [200] * 80
 
 
 def test_guessing_keys_is_limited_by_address(serve: Callable[..., Live]) -> None:
