@@ -199,7 +199,7 @@ def test_watch_tells_of_retries(live: Live):
     working.join()
     assert "attempt 1 ended early (its process was killed)" in told.stderr
     assert "attempt 2 starts" in told.stderr
-    assert "goes on from epoch 2" in told.stderr
+    assert "continues from epoch 2" in told.stderr
     assert "2 (tried again: 1 × infra)" in told.stdout
 
 
