@@ -20,7 +20,7 @@ from service.api.embeddings.bounded_pool import BoundedPool
 from service.api.embeddings.catalog import Catalog
 from service.api.embeddings.downloads import TableFiles
 from service.api.embeddings.raw_response import BytesInFlight
-from service.api.events.feed import Feed
+from service.api.events import Feed
 from service.api.readiness import Readiness
 from service.api.security import Keyring
 from service.api.shutdown import on_stop_signal
@@ -85,7 +85,7 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
     """Open the database, brought up to date, and all that stands on it; close them at the end."""
     store = await asyncio.to_thread(open_store, settings)
     feed = Feed(
-        store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers, note=metrics.watchers.set
+        store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers, on_count=metrics.watchers.set
     )
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),

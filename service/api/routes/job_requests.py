@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field
 
 from service.api import submission
 from service.api.body import read_document
-from service.api.events.stream import EventStream
 from service.api.files import FIGURE, download, tail
 from service.api.openapi import refusals
 from service.api.problems import Problem
@@ -34,6 +34,7 @@ from trainer.errors import InvalidInput
 
 MAX_PAGE = 500
 _LAST_SEQ = 2**53
+_UNBUFFERED = {"X-Accel-Buffering": "no"}  # nginx would hold events back
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 Prepare = Callable[[dict[str, Any], submission.Request, Store, Settings], NewJob]
@@ -147,7 +148,7 @@ def watch(state: AppState, job: Job, after: int, last_event_id: int | None) -> R
     if job.is_terminal and seen == job.last_seq:
         return Response(status_code=204)
     state.feed.check_room()
-    return EventStream(state.feed.watch(job.id, seen))
+    return EventSourceResponse(state.feed.watch(job.id, seen), headers=_UNBUFFERED)
 
 
 async def read_log(state: AppState, job: Job, lines: int) -> Response:

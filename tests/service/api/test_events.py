@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.events import feed
+from service.api import events
 from service.store.records import Claim, Event, NewEvent
 from tests.service.api.server import Live
 from tests.service.api.test_problems import checked, database_away
@@ -216,7 +216,7 @@ def test_no_more_watchers_than_there_may_be(serve: Callable[..., Live]) -> None:
 
 
 def test_sign_of_life_while_nothing_happens(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     job_id = live.submit()["id"]
     with live.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         lines = response.iter_lines()

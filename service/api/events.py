@@ -1,4 +1,4 @@
-"""New events, read once per process and told to everyone who watches.
+"""Jobs' events as they happen: read once per process, sent to everyone who watches.
 
 While somebody watches, a single poller asks every `poll_seconds` for the newest numbers of the watched jobs, in one
 query, and reads what is new once per job into that job's channel. A watcher knows the number it has come to; it takes
@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
 from service.api.problems import unavailable
 from service.api.responses import encode
@@ -28,19 +29,18 @@ from service.store.errors import Unavailable
 from service.store.records import TERMINAL, Event
 
 KEEP_ALIVE_SECONDS = 15.0
-KEEP_ALIVE = b": still here\n\n"
-RETRY = b"retry: 1000\n\n"  # milliseconds a client waits before it connects again
+RETRY = format_sse_event(retry=1000)  # milliseconds a client waits before it connects again
 _KEPT = 500  # newest events of a watched job
 _READ_AT_ONCE = 500
 _FEW = 40  # events that are read between other work; more of them in a thread
 _LONG_READS = 4  # at a time, however many connect again at once
-_BLINK = 0.5  # seconds before the store is asked again after it did not answer
+_RETRY_SECONDS = 0.5  # before the store is asked again after it did not answer
 
 T = TypeVar("T")
 log = logging.getLogger("service.api")
 
 
-class Told(NamedTuple):
+class Encoded(NamedTuple):
     """An event as it goes out."""
 
     seq: int
@@ -48,13 +48,13 @@ class Told(NamedTuple):
     is_last: bool
 
 
-def told(event: Event) -> Told:
+def encoded(event: Event) -> Encoded:
     """One server-sent event: `id` is its number, `event` its type, `data` one line of JSON."""
-    place = {} if event.epoch is None else {"epoch": event.epoch}
-    data = encode({"time": event.time, **place, **event.data})
+    epoch = {} if event.epoch is None else {"epoch": event.epoch}
+    data = encode({"time": event.time, **epoch, **event.data}).decode()
     kind = re.sub(r"[^A-Za-z0-9_.-]", "_", event.type)
     is_last = event.type == "state" and event.data.get("state") in TERMINAL
-    return Told(event.seq, b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, kind.encode(), data), is_last)
+    return Encoded(event.seq, format_sse_event(data_str=data, event=kind, id=str(event.seq)), is_last)
 
 
 class Channel:
@@ -65,9 +65,9 @@ class Channel:
         self.watchers = 0
         self.is_gone = False  # the job was deleted
         self.changed = asyncio.Event()
-        self._recent: deque[Told] = deque(maxlen=_KEPT)
+        self._recent: deque[Encoded] = deque(maxlen=_KEPT)
 
-    def add(self, news: list[Told]) -> None:
+    def add(self, news: list[Encoded]) -> None:
         self._recent.extend(news)
         self.position = news[-1].seq
         self.wake()
@@ -76,7 +76,7 @@ class Channel:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def since(self, seq: int) -> list[Told] | None:
+    def since(self, seq: int) -> list[Encoded] | None:
         """What follows number `seq`; none where that is no longer here."""
         if seq >= self.position:
             return []
@@ -89,11 +89,16 @@ class Feed:
     """Of one process; `run` polls until it is cancelled, `close` ends all streams."""
 
     def __init__(
-        self, store: Store, *, poll_seconds: float, max_watchers: int, note: Callable[[int], None] = lambda count: None
+        self,
+        store: Store,
+        *,
+        poll_seconds: float,
+        max_watchers: int,
+        on_count: Callable[[int], None] = lambda count: None,
     ):
-        """`note` is told how many watch, whenever that changes."""
+        """`on_count` is called with the number of watchers whenever it changes."""
         self._store, self._poll_seconds, self._max_watchers = store, poll_seconds, max_watchers
-        self._note = note
+        self._on_count = on_count
         self._channels: dict[str, Channel] = {}
         self._wanted = asyncio.Event()
         self._long_reads = anyio.CapacityLimiter(_LONG_READS)
@@ -108,7 +113,7 @@ class Feed:
             raise unavailable("too many event streams are open; try again later, or ask for the job itself", seconds=10)
 
     async def watch(self, job_id: str, after: int) -> AsyncGenerator[bytes, None]:
-        """A job's events after number `after` as server-sent events, to its last; now and then a sign of life.
+        """A job's events after number `after` as server-sent events, to its last, with keep-alive comments.
 
         Args:
             after: at most the number of the job's newest event, or the stream waits for those in between.
@@ -133,12 +138,12 @@ class Feed:
         while True:
             await self._wanted.wait()
             try:
-                await self._look()
+                await self._poll()
             except Unavailable:
-                await asyncio.sleep(_BLINK)
+                await asyncio.sleep(_RETRY_SECONDS)
             except Exception:
                 log.exception("event streams could not be fed; trying again")
-                await asyncio.sleep(_BLINK)
+                await asyncio.sleep(_RETRY_SECONDS)
             await asyncio.sleep(self._poll_seconds)
 
     def close(self) -> None:
@@ -149,7 +154,7 @@ class Feed:
 
     def _count(self, change: int) -> None:
         self.watchers += change
-        self._note(self.watchers)
+        self._on_count(self.watchers)
 
     async def _join(self, job_id: str, after: int) -> Channel:
         """The job's channel; a new one begins at the job's newest event."""
@@ -170,10 +175,10 @@ class Feed:
             news = channel.since(seq)
             if news is None:
                 try:
-                    news = await self._read(partial(self._history, job_id, seq), count=channel.position - seq)
+                    news = await self._read(partial(self._read_after, job_id, seq), count=channel.position - seq)
                 except Unavailable:
-                    yield KEEP_ALIVE
-                    await asyncio.sleep(_BLINK)
+                    yield KEEPALIVE_COMMENT
+                    await asyncio.sleep(_RETRY_SECONDS)
                     continue
             if news:
                 yield b"".join(item.text for item in news)
@@ -187,9 +192,9 @@ class Feed:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                yield KEEP_ALIVE
+                yield KEEPALIVE_COMMENT
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Bring every channel up to date."""
         if not self._channels:
             self._wanted.clear()
@@ -201,13 +206,13 @@ class Feed:
                 channel.wake()
             while channel.position < newest.get(job_id, 0):
                 behind = newest[job_id] - channel.position
-                news = await self._read(partial(self._history, job_id, channel.position), count=behind)
+                news = await self._read(partial(self._read_after, job_id, channel.position), count=behind)
                 if not news:  # deleted meanwhile
                     break
                 channel.add(news)
 
-    def _history(self, job_id: str, seq: int) -> list[Told]:
-        return [told(event) for event in self._store.events.after(job_id, seq, _READ_AT_ONCE)]
+    def _read_after(self, job_id: str, seq: int) -> list[Encoded]:
+        return [encoded(event) for event in self._store.events.after(job_id, seq, _READ_AT_ONCE)]
 
     async def _read(self, call: Callable[[], T], *, count: int = 1) -> T:
         """Where reading never waits, `count` events or fewer are read at once: that spares the way to a thread."""
