@@ -60,6 +60,13 @@ def test_workflow_and_script_run_the_same_targets(project: Path, repo_root: Path
     assert made == [target for job in jobs.values() for target in job["strategy"]["matrix"]["target"]]
 
 
+def test_workflow_is_one_that_github_takes(repo_root: Path):
+    program = Path(sys.executable).parent / "check-jsonschema"
+    words = [str(program), "--builtin-schema", "vendor.github-workflows", str(repo_root / ".github/workflows/ci.yml")]
+    checked = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
 def test_long_targets_run_on_a_schedule(repo_root: Path):
     document = workflow(repo_root)
     assert document[True]["schedule"]  # YAML reads `on` as true

@@ -311,7 +311,7 @@ def test_python_calls_what_the_client_has(block: Block):
 @pytest.mark.parametrize("block", [each for each in snippets("python") if each.values[0].runnable])
 def test_runnable_python_runs(block: Block, tmp_path: Path):
     run = subprocess.run(
-        [sys.executable, "-c", block.text], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", block.text], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert run.returncode == 0, run.stderr
 
