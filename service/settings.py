@@ -15,8 +15,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.addresses import is_loopback
+from service.encoder.address import TOKEN, check_token, parse_address
 from trainer.errors import InvalidInput
-from trainer.inference.address import TOKEN, check_token, parse_address
 from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import parse_size, usable_memory
 from trainer.process.home import nml_home
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     inference_idle_seconds: PositiveFloat = Field(600.0, description="an encoder that nobody asks is unloaded after it")
     inference_seconds: PositiveFloat = Field(120.0, description="longest time for new nodes or a classification")
     encoder_address: str | None = Field(
-        None, description="host:port of an encoder (python -m trainer.inference --listen); none: a child of the API"
+        None, description="host:port of an encoder (python -m service.encoder --listen); none: a child of the API"
     )
     encoder_token: str | None = Field(
         None, repr=False, description="what the encoder asks for; needed with its address"

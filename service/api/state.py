@@ -25,7 +25,7 @@ from service.api.readiness import Readiness
 from service.api.security import Keyring
 from service.api.shutdown import on_stop_signal
 from service.datasets.in_progress import UploadsInProgress
-from service.inference import Inference
+from service.encoder.client import EncoderClient
 from service.settings import Settings
 from service.store import Store, open_store
 
@@ -50,7 +50,7 @@ class AppState:
     catalog: Catalog  # of embedding versions
     tables: TableFiles  # whole tables as files
     in_flight: BytesInFlight  # bytes of large answers
-    inference: Inference
+    encoder: EncoderClient  # embeds new nodes, classifies
     searches: BoundedPool
     gathers: BoundedPool  # large answers
     parses: BoundedPool  # long JSON bodies
@@ -90,7 +90,7 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
         feed=feed, uploads=UploadsInProgress(), catalog=Catalog(store, settings), tables=TableFiles(),
-        in_flight=BytesInFlight(), inference=Inference(settings), gathers=BoundedPool(_GATHERS),
+        in_flight=BytesInFlight(), encoder=_encoder(settings), gathers=BoundedPool(_GATHERS),
         searches=BoundedPool(settings.search_concurrency),
         parses=BoundedPool(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
         checks=anyio.CapacityLimiter(2), series=anyio.CapacityLimiter(2),
@@ -106,6 +106,13 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        await state.inference.close()
+        await state.encoder.close()
         state.catalog.close()
         store.close()
+
+
+def _encoder(settings: Settings) -> EncoderClient:
+    return EncoderClient(
+        settings.home, address=settings.encoder_address, token=settings.encoder_token,
+        seconds=settings.inference_seconds, idle_seconds=settings.inference_idle_seconds,
+    )  # fmt: skip

@@ -85,8 +85,8 @@ def test_new_nodes_and_labels_come_from_the_encoder(cluster: Cluster, client: Cl
     told = client.vectors.classify("latest", known, asked)
     assert np.mean(np.asarray(told.labels, int) == digits.target[asked]) > 0.6  # by chance: 0.1
 
-    assert not [words for words in _running(cluster, "api") if "trainer.inference" in words]
-    assert [words for words in _running(cluster, "encoder") if "trainer.inference" in words]
+    assert not [words for words in _running(cluster, "api") if "service.encoder" in words]
+    assert [words for words in _running(cluster, "encoder") if "service.encoder" in words]
     cluster["encoder"].crash()
     again = client.vectors.embed("latest", [twin])  # the client waits until the restart policy has brought it back
     np.testing.assert_array_equal(again.vectors, found.vectors)

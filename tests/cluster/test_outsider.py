@@ -86,7 +86,7 @@ def test_mlflow_wants_its_password(cluster: Cluster) -> None:
 
 
 def test_the_encoder_wants_its_token(cluster: Cluster) -> None:
-    check = ["python", "-P", "-m", "trainer.inference", f"--check={cluster['encoder'].host.address}:8100"]
+    check = ["python", "-P", "-m", "service.encoder", f"--check={cluster['encoder'].host.address}:8100"]
     refused = cluster["dispatcher"].execute(check, environment={"NML_ENCODER_TOKEN": WRONG})
     assert refused.returncode != 0
     allowed = cluster["encoder"].execute(check)

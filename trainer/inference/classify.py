@@ -11,7 +11,6 @@ iterations; beyond that the request is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -83,16 +82,6 @@ def classify(
         best = probabilities(scaling(piece), weight).max(1)
         found[where], confidence[where] = present[best.indices].int(), best.values.float()
     return figures, {"rows": wanted, "classes": found.numpy(), "confidence": confidence.numpy()}
-
-
-def classify_request(
-    vectors: NDArray[np.float32], head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """`classify` for a message: head {"classes", "seed"}, arrays rows, labels and perhaps predict."""
-    classes, seed = head.get("classes"), head.get("seed", 0)
-    if type(classes) is not int or type(seed) is not int or "rows" not in arrays or "labels" not in arrays:
-        raise InvalidInput("a classification needs classes, rows and labels, and may have a whole number as seed.")
-    return classify(vectors, arrays["rows"], arrays["labels"], classes, predict=arrays.get("predict"), seed=seed)
 
 
 def _checked(

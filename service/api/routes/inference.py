@@ -105,16 +105,16 @@ def _classified(served: ServedVersion, form: str, classes: list[int | str], foun
     return served.heads.once(form, document(served.heads, members))
 
 
-async def _computed(request: Request, served: ServedVersion, what: str, head: dict[str, Any], arrays: Any) -> Any:
+async def _computed(request: Request, served: ServedVersion, what: str, document: dict[str, Any], arrays: Any) -> Any:
     """What the other process answers.
 
     Raises:
         InvalidInput: it cannot be computed as asked.
         Problem: 503, not now; 404, the version was deleted meanwhile.
     """
-    inference = state_of(request).inference
+    encoder = state_of(request).encoder
     try:
-        return await getattr(inference, what)(served.table.directory, head, arrays)
+        return await getattr(encoder, what)(served.version, document, arrays)
     except (Infrastructure, TimeoutError) as error:
         await catalog_of(request).find(served.version)  # 404 if that is why
         raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error

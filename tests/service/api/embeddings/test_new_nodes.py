@@ -16,7 +16,7 @@ from service.embeddings.layout import read_info
 from service.settings import Settings
 from tests.service.api.embeddings.published import fields_of, put_job, put_version
 from tests.service.api.server import Live, serving
-from tests.service.inferences import SPEC, VERSION, publish, raw_graph
+from tests.service.encoder.versions import SPEC, VERSION, publish, raw_graph
 
 RAW, NPY = "application/octet-stream", "application/x-npy"
 

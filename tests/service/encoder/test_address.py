@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from service.encoder.address import GONE_SECONDS, KEEP_ALIVE, Address, check_token, parse_address
 from trainer.errors import InvalidInput
-from trainer.inference.address import GONE_SECONDS, Address, check_token, keep_alive, parse_address
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,8 @@ def test_a_token_that_could_be_guessed_or_garbled_is_refused_and_not_shown(token
 
 def test_the_kernel_gives_up_a_silent_peer_within_about_a_minute():
     with socket.socket() as connection:
-        keep_alive(connection)
+        for option in KEEP_ALIVE:
+            connection.setsockopt(*option)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, between, count, unanswered = (
             connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))

@@ -1,4 +1,4 @@
-"""New nodes and classes of real versions, through a child process: exact answers, or what is missing."""
+"""New nodes and classes of real versions, through a process of our own: exact answers, or what is missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.settings import Settings
-from tests.service.inferences import SPEC, own_edges, publish, raw_graph, run
+from tests.service.encoder.servers import run
+from tests.service.encoder.versions import SPEC, VERSION, own_edges, publish, raw_graph
 from trainer.errors import Infrastructure, InvalidInput
 
 
@@ -25,39 +25,39 @@ def version(home) -> Path:
     return publish(home, SPEC)
 
 
-def test_answers_of_the_child_are_the_published_vectors(home, version):
+def test_answers_of_the_process_are_the_published_vectors(home, version):
     vectors = np.load(version / "vectors.npy")
     arrays = own_edges(raw_graph(home), [5, 3, 77])
     labels = np.load(version / "labels.npy")
     rows = np.arange(0, 200, 2)
 
-    async def steps(inference):
-        found = await inference.embed(version, {"nodes": 3}, arrays)
+    async def steps(client):
+        found = await client.embed(VERSION, {"nodes": 3}, arrays)
         assert found.dtype == np.float32
         assert np.abs(found - vectors[[5, 3, 77]]).max() <= 1e-6 * np.abs(vectors).max()
-        child = inference._peer.process.pid
+        child = client._encoder._running.process.pid
         wrong = arrays | {"features": arrays["features"][:, :-1]}
         with pytest.raises(InvalidInput, match="29 features; the graph has 30"):
-            await inference.embed(version, {"nodes": 3}, wrong)
-        many = await asyncio.gather(*(inference.embed(version, {"nodes": 3}, arrays) for _ in range(5)))
+            await client.embed(VERSION, {"nodes": 3}, wrong)
+        many = await asyncio.gather(*(client.embed(VERSION, {"nodes": 3}, arrays) for _ in range(5)))
         assert all(each.tobytes() == found.tobytes() for each in many)
-        told = await inference.classify(
-            version, {"classes": 3, "seed": 1}, {"rows": rows, "labels": labels[rows].astype(np.int64)}
+        told = await client.classify(
+            VERSION, {"classes": 3, "seed": 1}, {"rows": rows, "labels": labels[rows].astype(np.int64)}
         )
         assert told["rows"].tolist() == list(range(1, 200, 2))
         assert 0 <= told["accuracy"] <= 1
         assert told["classes"].shape == told["confidence"].shape == (100,)
         with pytest.raises(InvalidInput, match="one class"):
-            await inference.classify(version, {"classes": 3}, {"rows": rows, "labels": 0 * rows})
-        assert inference._peer.process.pid == child, "the same child answers all"
+            await client.classify(VERSION, {"classes": 3, "seed": 0}, {"rows": rows, "labels": 0 * rows})
+        assert client._encoder._running.process.pid == child, "the same process answers all"
         return child
 
-    child = run(Settings(home=home), steps)
+    child = run(home, steps)
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 
 
-def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path, monkeypatch):
+def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, monkeypatch):
     monkeypatch.delenv("NML_DATA", raising=False)
     one = {"features": np.zeros((1, 30), np.float32)}
     changed = json.loads((version / "spec.json").read_text())
@@ -76,25 +76,25 @@ def test_a_version_whose_graph_or_files_are_gone_says_so(home, version, tmp_path
         "unsaid": (same, "files of this version cannot be read"),
     }
     for name, (spec, _) in cases.items():
-        place = tmp_path / name
+        place = version.parent / name
         place.mkdir()
         for file in version.iterdir():
             os.link(file, place / file.name)
         (place / "spec.json").unlink()
         (place / "spec.json").write_text(json.dumps(spec))
-    (tmp_path / "unsaid" / "version.json").unlink()
-    (tmp_path / "unsaid" / "version.json").write_text(json.dumps(about))
+    (version.parent / "unsaid" / "version.json").unlink()
+    (version.parent / "unsaid" / "version.json").write_text(json.dumps(about))
 
-    async def steps(inference):
+    async def steps(client):
         for name, (_, message) in cases.items():
             with pytest.raises(Infrastructure, match=message):
-                await inference.embed(tmp_path / name, {"nodes": 1}, one)
+                await client.embed(name, {"nodes": 1}, one)
+        for ask in (client.embed, client.classify):
+            with pytest.raises(Infrastructure, match="not in NML_HOME/embeddings"):
+                await ask("nothing", {"nodes": 1}, one)
+        (version.parent / "gone" / "vectors.npy").unlink()
         with pytest.raises(Infrastructure, match="cannot be read"):
-            await inference.embed(tmp_path / "nothing", {"nodes": 1}, one)
-        with pytest.raises(Infrastructure, match="cannot be read"):
-            await inference.classify(
-                tmp_path / "nothing", {"classes": 2}, {"rows": np.arange(2), "labels": np.arange(2)}
-            )
-        assert (await inference.embed(version, {"nodes": 1}, one)).shape == (1, 8)
+            await client.classify("gone", {"classes": 2, "seed": 0}, {"rows": np.arange(2), "labels": np.arange(2)})
+        assert (await client.embed(VERSION, {"nodes": 1}, one)).shape == (1, 8)
 
-    run(Settings(home=home), steps)
+    run(home, steps)
