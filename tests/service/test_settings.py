@@ -20,7 +20,7 @@ TOKEN = "0123456789abcdef-secret"
     "given, message",
     [
         ({"encoder_address": "encoder", "encoder_token": TOKEN}, "NML_ENCODER_ADDRESS: .*Write host:port"),
-        ({"encoder_address": "http://encoder:8100", "encoder_token": TOKEN}, "NML_ENCODER_ADDRESS: .*no address"),
+        ({"encoder_address": "http://encoder:8100", "encoder_token": TOKEN}, "NML_ENCODER_ADDRESS: .*not an address"),
         ({"encoder_address": "encoder:8100"}, "needs encoder_token .NML_ENCODER_TOKEN"),
         ({"encoder_address": "encoder:8100", "encoder_token": "too-short"}, "NML_ENCODER_TOKEN: .*not 9"),
     ],
