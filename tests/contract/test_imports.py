@@ -134,7 +134,7 @@ LIGHT = (
     "trainer", "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks", "tuner", "tuner.config",
     "tuner.journal", "tuner.results", "tuner.sweep", "trainer.data.datasets", "trainer.planning.plan",
     "trainer.planning.shape", "service", "service.cli", "service.app", "service.client", "service.dispatch.dispatcher",
-    "service.dispatch.supervisor",
+    "service.dispatch.supervisor", "service.encoder.server",
 )  # fmt: skip
 
 
