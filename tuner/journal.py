@@ -22,7 +22,6 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -91,7 +90,6 @@ class Journal:
     def __init__(self, path: Path, spec: SweepSpec, lock: IO[str], events: list[Event]):
         self.path, self.spec, self._lock = path, spec, lock
         self.trials: dict[int, TrialRecord] = {}
-        self.listeners: list[Callable[[Event], None]] = []  # told of each new line
         self.events = list(events)  # all lines, those of the past first
         self._elapsed_before = max((event.get("elapsed", 0.0) for event in events), default=0.0)
         spent = (event["spent"] if "spent" in event else event.get("elapsed", 0.0) for event in events)
@@ -156,7 +154,7 @@ class Journal:
         return self.spec.budget_minutes is not None and self.spent >= 60 * self.spec.budget_minutes
 
     def record(self, kind: str, **fields: Any) -> Event:
-        """Write a line, on disk when this returns, then let the state and the listeners know."""
+        """Write a line, on disk when this returns, and bring the trials up to date."""
         if kind == "running" and self._first_ran is None:
             self._first_ran = time.monotonic() - self._opened
         times = {"time": round(time.time(), 3), "elapsed": round(self.elapsed, 3), "spent": round(self.spent, 3)}
@@ -165,8 +163,6 @@ class Journal:
         append(self._file, event, durable=True)
         self.events.append(event)
         apply(self.trials, event)
-        for listener in self.listeners:
-            listener(event)
         return event
 
     def __deepcopy__(self, memo: object) -> Journal:

@@ -262,10 +262,9 @@ class JobAttempt:
         if said or self.closing or self.job.kind in CONCLUDE or not is_left_open(directory):
             return
         with contextlib.suppress(OSError):
-            cancelled = decision.state == "cancelled"
-            reason = decision.message or ("cancelled" if cancelled else "its process was killed")
             environment = self._context.commands.environment()
-            self.closing.append(close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason))
+            closing = close_in_mlflow(directory, decision.state, environment=environment, reason=decision.message)
+            self.closing.append(closing)
 
     def _is_held(self) -> bool:
         """Whether someone looks after this very attempt, and so after its process."""

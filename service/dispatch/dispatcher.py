@@ -182,12 +182,11 @@ class Dispatcher:
 
     def _close_in_mlflow(self) -> None:
         """Runs that MLflow still shows as running: cancelled between two attempts, or ended while it was away."""
-        ended = self._store.jobs.ended_badly(within=DAY_SECONDS)
+        ended = self._store.jobs.maybe_open_in_mlflow(within=DAY_SECONDS)
         left = [job for job in ended if is_left_open(self._settings.run_directory(job.id))]
         for job in random.sample(left, min(len(left), CLOSED_AT_ONCE)):  # one that cannot be closed keeps out no other
             directory, environment = self._settings.run_directory(job.id), self._context.commands.environment()
-            cancelled, reason = job.state == "cancelled", job.failure_message or job.state
-            closing = close_in_mlflow(directory, cancelled=cancelled, environment=environment, reason=reason)
+            closing = close_in_mlflow(directory, job.state, environment=environment, reason=job.failure_message)
             self._closing.append(closing)
 
     def _take_over(self, host: str) -> None:

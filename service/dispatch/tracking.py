@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.dispatch.results import read_object
+from service.store.records import State
 
 CLOSING_SECONDS = 60.0
 
@@ -24,17 +25,21 @@ def is_left_open(directory: Path) -> bool:
 
 
 def close_in_mlflow(
-    directory: Path, *, cancelled: bool, environment: Mapping[str, str], reason: str
+    directory: Path, state: State, *, environment: Mapping[str, str], reason: str | None
 ) -> subprocess.Popen[bytes]:
     """Start the process that sends MLflow the rest of a run and closes it; it ends by itself, also if we are killed.
+
+    Args:
+        state: how the job ended.
 
     Raises:
         OSError: no process can be started.
     """
-    status, reason = "KILLED" if cancelled else "FAILED", reason[:500] or "the process was killed"
-    command = [sys.executable, "-P", "-m", "trainer.tracking", str(directory)]
-    ending = ["--status", status, "--reason", reason, "--seconds", str(CLOSING_SECONDS)]
+    command = [sys.executable, "-P", "-m", "trainer.tracking", str(directory), "--seconds", str(CLOSING_SECONDS)]
+    if state != "succeeded":  # else its journal says so
+        status = "KILLED" if state == "cancelled" else "FAILED"
+        command += ["--status", status, "--reason", (reason or "")[:500] or state]
     return subprocess.Popen(
-        [*command, *ending], env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip

@@ -99,12 +99,12 @@ class Jobs:
             found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
-    def ended_badly(self, within: float) -> Sequence[Job]:
-        """Jobs and sweeps that had begun and failed or were cancelled within so many seconds; as in `list`."""
+    def maybe_open_in_mlflow(self, within: float) -> Sequence[Job]:
+        """Jobs and sweeps that ended within so many seconds without MLflow knowing for certain; as in `list`."""
         with reading(self._database) as connection:
             query = select(*_LISTED).where(
-                jobs.c.state.in_(("failed", "cancelled")), jobs.c.kind.in_(("train", "sweep")), jobs.c.attempt > 0,
-                jobs.c.ended > now(connection) - within,
+                jobs.c.state.in_(("failed", "cancelled")) | jobs.c.tracker_error.is_not(None),
+                jobs.c.kind.in_(("train", "sweep")), jobs.c.attempt > 0, jobs.c.ended > now(connection) - within,
             )  # fmt: skip
             return [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
 

@@ -52,12 +52,10 @@ def test_new_directory_becomes_a_sweep(tmp_path):
 
 
 def test_line_is_on_disk_and_known_when_record_returns(tmp_path):
-    heard = []
     with opened(tmp_path) as journal:
-        journal.listeners.append(heard.append)
         event = journal.record("trial", number=0, origin="start", changes={"augment.edge_drop": (0.1, 0.2)})
         (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
-        assert json.loads(line) == event == heard[0]
+        assert json.loads(line) == event == journal.events[0]
         assert journal.trials == {0: TrialRecord(0, "start", {"augment.edge_drop": [0.1, 0.2]})}
         assert read_sweep(tmp_path)[1] == journal.trials, "memory holds what a restart would read, lists for tuples"
 

@@ -95,11 +95,17 @@ def test_a_repeated_report_gets_the_old_answer_and_is_not_written_twice(journal)
     assert len(journal.trials[0].reports) == 1
 
 
-def test_a_decision_is_on_disk_before_ray_hears_of_it(journal):
+def test_a_decision_is_on_disk_before_ray_hears_of_it(journal, monkeypatch):
     scheduler = JournalScheduler(journal)
     reported(scheduler, 0, 2, 0.9)
-    answers = []
-    journal.listeners.append(lambda event: answers.append((journal.path / "events.jsonl").read_text()))
+    answers, record = [], journal.record
+
+    def recording(kind, **fields):
+        event = record(kind, **fields)
+        answers.append((journal.path / "events.jsonl").read_text())
+        return event
+
+    monkeypatch.setattr(journal, "record", recording)
     assert reported(scheduler, 1, 2, 0.1) == STOP
     assert '"decision": "stop"' in answers[0]
     assert '"state": "stopped"' in answers[1]

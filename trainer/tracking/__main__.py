@@ -16,6 +16,8 @@ from trainer.tracking.mlflow_run import State
 from trainer.tracking.source import Ending
 from trainer.tracking.tracker import Tracker
 
+log = logging.getLogger("trainer.tracking")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, catch up, and return 0."""
@@ -28,10 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     state = State(options.directory)
     if state.get("key") is None or state.get("status") is not None:
+        log.info("%s: nothing to send: it is closed in MLflow, or was never tracked", options.directory)
         return 0
     tracker = Tracker()
     tracker.follow(options.directory)
     tracker.finish(options.seconds, Ending(options.status, {"error": options.reason}) if options.status else None)
+    if tracker.error is None:
+        log.info("%s: MLflow has everything", options.directory)
     if tracker.is_alive:
         logging.shutdown()
         os._exit(0)  # the thread is deep in MLflow, and the interpreter would wait or crash over it

@@ -93,11 +93,12 @@ class Server:
                 self._client = MlflowClient(tracking_uri=self.uri)
         return self._client
 
-    def experiment_id(self, name: str, *, create: bool = True) -> str | None:
+    def experiment_id(self, name: str) -> str:
+        """That of an experiment, created if there is none."""
         from mlflow.exceptions import MlflowException
 
         experiment = self.client.get_experiment_by_name(name)
-        if experiment is None and create:
+        if experiment is None:
             # A server chooses where artifacts go; with a bare database MLflow would choose the current directory.
             local = urlsplit(self.uri).scheme not in ("http", "https", "databricks")
             location = (self._home / "mlartifacts").as_uri() if local else None
@@ -107,7 +108,7 @@ class Server:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             experiment = self.client.get_experiment_by_name(name)  # another run was quicker
-        return None if experiment is None else str(experiment.experiment_id)
+        return str(experiment.experiment_id)
 
 
 class MlflowRun:
@@ -126,7 +127,7 @@ class MlflowRun:
         # Before the run exists, so that a crash in between leaves no orphan; without status and error: it goes on.
         state.update(uri_kind=kind, experiment=about.experiment, key=key, status=None, error=None)
         nesting = {} if parent is None else {_PARENT_TAG: parent}
-        found = _find(server, state, create_experiment=True)
+        found = _find(server, state)
         if found is None:
             experiment = server.experiment_id(about.experiment)
             found = server.client.create_run(experiment, run_name=about.name, tags={_KEY_TAG: key, **nesting})
@@ -139,7 +140,7 @@ class MlflowRun:
     def found(cls, server: Server, directory: Path) -> MlflowRun | None:
         """The run of a directory if MLflow has one; creates nothing."""
         state = State(directory)
-        found = _find(server, state, create_experiment=False) if state.get("key") else None
+        found = _find(server, state) if state.get("key") else None
         if found is None:
             return None
         state.update(run_id=found.info.run_id)
@@ -198,7 +199,7 @@ class MlflowRun:
             self._server.client.log_batch(self.run_id, tags=part)
 
 
-def _find(server: Server, state: State, *, create_experiment: bool) -> Any | None:
+def _find(server: Server, state: State) -> Any | None:
     """The run that the state names, by its id or else by its key, unless someone deleted it."""
     from mlflow.exceptions import MlflowException
 
@@ -211,10 +212,11 @@ def _find(server: Server, state: State, *, create_experiment: bool) -> Any | Non
                 raise
         else:
             return run if run.info.lifecycle_stage == "active" else None
-    experiment = server.experiment_id(state.get("experiment") or "", create=create_experiment)
+    experiment = server.client.get_experiment_by_name(state.get("experiment") or "")
     if experiment is None:
         return None
-    found = server.client.search_runs([experiment], f"tags.{_KEY_TAG} = '{state.get('key')}'", max_results=1)
+    condition = f"tags.{_KEY_TAG} = '{state.get('key')}'"
+    found = server.client.search_runs([experiment.experiment_id], condition, max_results=1)
     return server.client.get_run(found[0].info.run_id) if found else None
 
 

@@ -19,6 +19,7 @@ from service.store.records import Claim, NewJob
 from tests.service.dispatch import held_trainer
 from tests.service.dispatch.conftest import ended, events_of, running, until
 from tests.trainer.tracking.mlflow_server import mlflow_client
+from tests.trainer.tracking.runs import HandMadeRun
 from trainer.config import parse_spec
 from trainer.files.journal import fold
 from trainer.run.directory import read_events
@@ -109,6 +110,26 @@ def test_mlflow_learns_of_a_run_that_was_cancelled_between_two_attempts(dispatch
     assert client.get_run(run_id).info.status == "RUNNING"
     dispatching()
     until(lambda: client.get_run(run_id).info.status == "KILLED", 200)
+
+
+@pytest.mark.slow
+def test_mlflow_learns_of_a_run_that_succeeded_while_it_was_away(dispatching, store, settings):
+    job, _ = store.jobs.submit(NewJob("train", document(epochs=5, track=True), "x", "synthetic"))
+    claim = Claim.on(store.claims.claim("gone", kinds=("train",), lease_seconds=60))
+    directory = settings.run_directory(job.id)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    run = HandMadeRun(directory, run={"experiment": "away"})
+    run.epochs(1, 5)
+    run.end(5)
+    note = {"key": "k", "experiment": "away", "error": "connection refused"}
+    (directory / "tracking.json").write_text(json.dumps(note))
+    store.claims.record(claim, tracker_error="connection refused")
+    store.claims.finish(claim, "succeeded")
+    dispatching()
+    until(lambda: json.loads((directory / "tracking.json").read_text()).get("status") == "FINISHED", 200)
+    client = mlflow_client(settings.tracking_uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("away").experiment_id])
+    assert (run.info.status, run.data.metrics["loss"]) == ("FINISHED", 1 / 5)
 
 
 def upload(settings, features: np.ndarray) -> dict:
