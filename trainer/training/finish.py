@@ -6,9 +6,7 @@ exports and judges from its last checkpoint.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,8 @@ from trainer.data.graph import Graph
 from trainer.data.seeds import generator
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.figures import draw_all
+from trainer.export.embed import embed_in_memory
 from trainer.export.embeddings import export_embeddings
-from trainer.export.layerwise import embed_layerwise, model_digest
 from trainer.files.atomic import write_json
 from trainer.nn.encoder import Encoder
 from trainer.planning.memory import peak_rss
@@ -83,8 +81,4 @@ def finish(recorder: Recorder, encoder: Encoder, graph: Graph, *, early: bool, s
 def _untrained(spec: TrainSpec, graph: Graph, fingerprint: str) -> np.ndarray:
     """Embeddings before the first step: from the seed alone, so a resumed run draws the same figure."""
     encoder = Encoder(graph.num_features, spec.encoder, generator=generator(spec.run.seed, "encoder"))
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "vectors.npy"
-        embed_layerwise(encoder, graph, file, model_digest=model_digest(encoder), graph_digest=fingerprint)
-        vectors: np.ndarray = np.load(file)
-    return vectors
+    return embed_in_memory(encoder, graph, graph_digest=fingerprint)
