@@ -27,6 +27,7 @@ KEEP_ALIVE_SECONDS = 30  # longer than clients pause between looks at a job
 MOST_FILES = 65_536  # open at a time, where the system lets us
 SPARE_FILES = 200  # for the database, uploads, downloads, logs
 CONNECTIONS = 4_000  # beside those that watch events
+STALLED_SECONDS = 60.0  # a client that takes nothing of what it was sent for so long is disconnected
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -40,6 +41,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; inherited by accepted connections
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1_000 * STALLED_SECONDS))
         made.bind(address)
         made.listen(BACKLOG)
     except BaseException:

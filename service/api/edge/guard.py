@@ -34,6 +34,7 @@ from service.settings import Settings
 from service.store.errors import Unavailable
 
 UPLOADS, METRICS = "/v1/datasets", "/metrics"
+HEADER_LINES = 200
 FORM_BYTES = 1_000_000  # what a multipart form may add to the files in it
 _CSP, _CACHE = b"content-security-policy", b"cache-control"
 _STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -118,6 +119,8 @@ class Guard:
             Problem: it goes no further.
         """
         method, path, headers = scope["method"], scope["path"], scope["headers"]
+        if len(headers) > HEADER_LINES:
+            raise Problem(431, f"a request may have {HEADER_LINES} header lines", headers={"Connection": "close"})
         if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
             raise Problem(400, "the address holds the character NUL")
         host = origin = length = None

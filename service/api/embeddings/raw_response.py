@@ -1,7 +1,7 @@
 """Answers on their way: in pieces that a client fetches one by one, and only so many bytes of them at a time.
 
 What a client has not read yet is kept here, so large answers are counted while they are being sent; beyond a budget
-the next one is refused. Who reads nothing for a minute is cut off (`service.api.edge.protocol`).
+the next one is refused. Who reads nothing for a minute is cut off (`service.serve_api`).
 """
 
 from __future__ import annotations

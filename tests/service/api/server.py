@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from fastapi import FastAPI
 from service.api.edge.protocol import BoundedHttp
 from service.api.state import AppState
 from service.app import create_app
+from service.serve_api import listening_socket
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Claim, Job, NewEvent
@@ -73,8 +73,7 @@ class Live:
 @contextmanager
 def serving(settings: Settings, *, limit: int | None = None) -> Iterator[Live]:
     """Start a server in a thread; it listens when this begins and has ended when this ends. `limit`: of connections."""
-    with socket.socket() as listener, httpx.Client(timeout=120) as http:
-        listener.bind(("127.0.0.1", 0))
+    with listening_socket("127.0.0.1", 0) as listener, httpx.Client(timeout=120) as http:
         app = create_app(settings)
         config = uvicorn.Config(
             app,

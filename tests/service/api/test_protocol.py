@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from service.api.edge import protocol
+from service.api.edge.guard import HEADER_LINES
 from service.api.edge.protocol import BoundedHttp
 from service.serve_api import raise_file_limit
 from service.settings import Settings
@@ -69,7 +70,7 @@ def test_endless_heads_are_cut_off(connect: Callable[[], socket.socket], start: 
 
 
 @pytest.mark.parametrize(
-    "line", [b"x: " + b"y" * (protocol.HEAD_BYTES - 30) + b"\r\n", b"a: b\r\n" * (protocol.HEAD_LINES + 1)]
+    "line", [b"x: " + b"y" * (protocol.HEAD_BYTES - 30) + b"\r\n", b"a: b\r\n" * (HEADER_LINES + 1)]
 )
 def test_a_complete_head_that_is_too_large_is_told_so(connect: Callable[[], socket.socket], line: bytes) -> None:
     link = connect()
@@ -121,7 +122,7 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> list[BoundedHttp]:
 
 def let_time_pass(sides: list[BoundedHttp], connections: int, begun: bytes) -> None:
     """Once the newest side has read what was begun and answered what was before: its timer ends, if there is one."""
-    until(lambda: len(sides) == connections and sides[-1]._bare == len(begun) and sides[-1]._is_idle())
+    until(lambda: len(sides) == connections and sides[-1]._unparsed == len(begun) and sides[-1]._is_idle())
     side, ended = sides[-1], Future[bool]()
 
     def end() -> None:  # in the server's loop, between two of its steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.api.edge import protocol
+from service import serve_api
 from service.api.embeddings import downloads, request_body
 from service.api.embeddings.raw_response import PIECE_BYTES, BytesInFlight, packed
 from service.api.embeddings.schemas import Classify, Embed, Lookup, Neighbors
@@ -142,9 +142,10 @@ def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(li
     assert in_flight.bytes == 0
 
 
-def test_who_reads_nothing_is_left(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_nothing_is_left(serve: Callable[..., Live], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_api, "STALLED_SECONDS", 1.0)
+    live = serve()
     version = put_version(live.store, live.settings, 20, WIDE).info.version
-    monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.05)
     in_flight = Noting()
     live.app.state.nml = replace(live.state, in_flight=in_flight)
     with hung_up_later(live, version):
