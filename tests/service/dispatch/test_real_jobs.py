@@ -193,6 +193,6 @@ record("end", state="succeeded", best=4, value=0.4, out_of_time=False)
     told = [event for event in events_of(store, job.id) if event.type != "state"]
     lines = (settings.run_directory(job.id) / "events.jsonl").read_text().splitlines()
     assert [event.data for event in told] == [json.loads(line) for line in lines]
-    assert done.relay == {"lines": len(lines)}
+    assert done.relay == {"offset": (settings.run_directory(job.id) / "events.jsonl").stat().st_size}
     assert (done.progress["finished"], done.progress["best"], done.progress["share"]) == (5, 4, 1.0)
     assert done.result == {"metrics": {"best": 4, "value": 0.4}, "figures": [], "embeddings": False}
