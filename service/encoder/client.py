@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import numpy as np
@@ -22,14 +22,6 @@ MAX_WAITING = 16
 CONNECT_SECONDS = 10.0
 HEALTH_SECONDS = 15.0
 _SPARE_SECONDS = 60.0  # for bodies to travel; the server keeps the time of the computation itself
-
-
-class Encoder(Protocol):
-    """Who answers."""
-
-    async def ask(self, question: Question) -> bytes: ...
-
-    async def close(self) -> None: ...
 
 
 class EncoderClient:
@@ -48,9 +40,7 @@ class EncoderClient:
         idle_seconds: float = 600.0, command: tuple[str, ...] = COMMAND,
     ):  # fmt: skip
         self._seconds, self._idle_seconds = seconds, idle_seconds
-        self._encoder: Encoder = (
-            EncoderProcess(home, command=command) if address is None else RemoteEncoder(address, token or "")
-        )
+        self._encoder = RemoteEncoder(address, token or "") if address else EncoderProcess(home, command=command)
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._closed = False

@@ -24,7 +24,6 @@ from service.encoder.messages import Question
 from service.encoder.process import COMMAND, EncoderProcess
 from trainer.errors import Infrastructure
 
-CONNECTIONS = 8
 FREE_SECONDS = 2.0  # how long a question waits for a process
 
 log = logging.getLogger("service.encoder")
@@ -56,9 +55,7 @@ class Processes:
         await asyncio.gather(*(process.close() for process in self._all))
 
 
-def listen(
-    address: Address, token: str, home: Path, *, connections: int = CONNECTIONS, command: tuple[str, ...] = COMMAND
-) -> None:
+def listen(address: Address, token: str, home: Path, *, connections: int, command: tuple[str, ...] = COMMAND) -> None:
     """Serve until SIGTERM or SIGINT, and exit with 0.
 
     Args:

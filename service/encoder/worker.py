@@ -6,13 +6,22 @@ The only module of the service that calls the trainer's torch side; it is loaded
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from service.encoder.app import create_app
 from service.encoder.messages import Question, pack, unpack
+from service.encoder.server import run
 from trainer.errors import Infrastructure
+from trainer.process.parent_death import call_on_parent_death
+from trainer.process.threads import wait_politely
 
 if TYPE_CHECKING:
     from trainer.inference.version import Versions
@@ -91,3 +100,19 @@ def _require_torch() -> None:
             f"new nodes and classes need torch, which is not installed ({error}). Run pip install 'nml-gcl[train]', or "
             "set NML_ENCODER_ADDRESS to an encoder server that has it."
         ) from error
+
+
+def answer_parent(fd: int, answer: Callable[[Question], Awaitable[bytes]]) -> None:
+    """Answer on a listening socket that the parent made (service.encoder.process), and end with the parent."""
+    listening = socket.socket(fileno=fd)
+
+    def leave() -> None:
+        with suppress(OSError):  # what the parent did not live to remove
+            os.unlink(listening.getsockname())
+            os.rmdir(os.path.dirname(listening.getsockname()))
+        os._exit(0)  # also in the middle of a computation
+
+    call_on_parent_death(leave)
+    wait_politely()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    run(create_app(answer), listening)

@@ -41,7 +41,7 @@ def new_nodes(served: ServedVersion, question: Embed) -> NewNodes:
     places: dict[str, int] = {}  # 42 and "42" are the same id
     for at, node in enumerate(nodes):
         if node.id is not None and places.setdefault(str(node.id), at) != at:
-            raise invalid(f"nodes.{at}.id", f"is that of nodes.{places[str(node.id)]}, too")
+            raise invalid(f"nodes.{at}.id", f"is the same as that of nodes.{places[str(node.id)]}")
     names = [node.id for node in nodes if node.id is not None]
     replaces = np.full(len(nodes), -1, np.int64)
     replaces[[at for at, node in enumerate(nodes) if node.id is not None]] = served.ids.rows_of(names)
@@ -58,9 +58,9 @@ def _features(question: Embed) -> Arrays:
     dense = [features for features in given if not isinstance(features, SparseFeatures)]
     for at, features in enumerate(given):
         if features == []:
-            raise invalid(f"nodes.{at}.features", "is empty; give as many as nodes of the graph have")
+            raise invalid(f"nodes.{at}.features", "is empty; give as many values as the nodes of the graph have")
         if not isinstance(features, SparseFeatures) and len(features) != len(dense[0]):
-            raise invalid(f"nodes.{at}.features", f"there are {len(features)}, where others have {len(dense[0])}")
+            raise invalid(f"nodes.{at}.features", f"has {len(features)} values, but other nodes have {len(dense[0])}")
     if len(dense) == len(given):
         matrix = _finite(np.array(dense, np.float64))
         _check_finite(np.asarray(np.isfinite(matrix).all(axis=1)))
@@ -96,7 +96,7 @@ def _finite(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
 def _check_finite(good: NDArray[np.bool_]) -> None:
     wrong = np.flatnonzero(~good)[:50].tolist()
     if wrong:
-        raise not_valid([FieldError(f"nodes.{at}.features", "holds a number beyond float32") for at in wrong])
+        raise not_valid([FieldError(f"nodes.{at}.features", "holds a number too large for float32") for at in wrong])
 
 
 def _edges(served: ServedVersion, question: Embed, places: dict[str, int]) -> Arrays:
@@ -112,7 +112,7 @@ def _edges(served: ServedVersion, question: Embed, places: dict[str, int]) -> Ar
         if place is not None:
             others[number] = rows + place
         elif others[number] < 0:
-            raise invalid(_place(question, number), "there is no node with this id, neither known nor new")
+            raise invalid(_place(question, number), "no known or new node has this id")
     return {
         "edge_node": np.array([at for at, _ in ends], np.int64), "edge_other": others,
         "edge_weight": np.array([edge.weight for _, edge in ends], np.float32),

@@ -1,4 +1,4 @@
-"""/v1/embeddings/{version}/embed and …/classify: what encoder and probe say of nodes; computed by another process."""
+"""/v1/embeddings/{version}/embed and …/classify: vectors of new nodes and classes; computed by the encoder process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def embed(request: Request, version: str) -> RawResponse:
             raise Problem(409, "this version was published without its encoder; train again to embed new nodes")
         wanted = await read_question(request, Embed)
         if wanted.neighbors is not None and form != JSON:
-            raise invalid("neighbors", f"are told in {JSON} only; ask for that, or leave them out")
+            raise invalid("neighbors", f"are available as {JSON} only; ask for that, or leave them out")
         count = len(wanted.nodes)
         check_size(count * served.info.dim, form, "nodes", "send fewer at a time", instead=NPY)
         if wanted.neighbors is not None:
@@ -71,8 +71,8 @@ def _embedded(served: ServedVersion, new: NewNodes, vectors: Any, options: NewNo
 
 
 async def classify(request: Request, version: str) -> RawResponse:
-    """A probe learns from the labels given, and tells the class of other nodes, with its confidence. How good it is,
-    is measured on labels that it has not seen."""
+    """Trains a linear probe on the given labels and predicts the classes of other nodes, each with a confidence. Its
+    accuracy is measured on labels that it has not seen."""
     served, _ = await catalog_of(request).find(version)
     with about(served):
         form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
@@ -106,7 +106,7 @@ def _classified(served: ServedVersion, form: str, classes: list[int | str], foun
 
 
 async def _computed(request: Request, served: ServedVersion, what: str, document: dict[str, Any], arrays: Any) -> Any:
-    """What the other process answers.
+    """What the encoder process answers.
 
     Raises:
         InvalidInput: it cannot be computed as asked.
@@ -133,7 +133,7 @@ def add_inference(router: APIRouter) -> None:
         **shared,
     )  # fmt: skip
     router.add_api_route(
-        ONE + "/classify", classify, operation_id="classify_nodes", summary="Tell the classes of nodes",
+        ONE + "/classify", classify, operation_id="classify_nodes", summary="Classify nodes",
         openapi_extra=question(Classify, examples=CLASSES),
         responses={200: answered("Classes.", ClassifyDocument, (JSON, ARROW)), **refusals(*_REFUSED)}, **shared,
     )  # fmt: skip

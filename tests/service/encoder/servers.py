@@ -39,8 +39,8 @@ server.listen(Address("127.0.0.1", int(port)), token, Path(home), connections=in
 FAKE = textwrap.dedent("""
     import os, sys, time
     import numpy as np
-    from service.encoder.__main__ import answer_parent
     from service.encoder.messages import pack, unpack
+    from service.encoder.worker import answer_parent
 
     async def answer(question):
         if not question.message:

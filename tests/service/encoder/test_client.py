@@ -258,7 +258,7 @@ def test_without_torch_the_remedy_is_told(tmp_path, monkeypatch):
     run(tmp_path, steps, command=(sys.executable, "-P", "-c", code))
 
 
-def test_the_process_dies_with_a_parent_that_is_killed(tmp_path):
+def test_the_process_dies_with_a_parent_that_is_killed_and_removes_its_socket(tmp_path, sockets):
     """The parent is killed while the process computes."""
     code = textwrap.dedent(f"""
         import asyncio, sys
@@ -283,5 +283,6 @@ def test_the_process_dies_with_a_parent_that_is_killed(tmp_path):
         parent.kill()
         await parent.wait()
         await gone(child)
+        assert not list(sockets())
 
     asyncio.run(asyncio.wait_for(whole(), 120))
