@@ -1,4 +1,4 @@
-"""A JSON body, read with suspicion: type, size (the guard counts), syntax, depth, values that JSON does not have."""
+"""Reads a JSON body and checks its type, size (the guard counts), syntax, depth, and for values JSON does not have."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parse_document(text: bytes) -> dict[str, Any]:
         what = "the body is empty" if not text.strip() else f"the body is not JSON: {clean(str(error), 200)}"
         raise Problem(400, what, errors=[FieldError("body", what)]) from None
     if not isinstance(document, dict):
-        raise not_valid([FieldError("body", "should be a JSON object of sections")])
+        raise not_valid([FieldError("body", "should be a JSON object")])
     if found := list(itertools.islice(_unusable(document), MAX_ERRORS)):
         raise not_valid(found)
     return document
@@ -107,17 +107,17 @@ def _unusable(document: dict[str, Any]) -> Iterator[FieldError]:
         if not pending:
             return
         if count > MOST_VALUES:
-            raise not_valid([FieldError("body", f"holds more than {MOST_VALUES:,} values; no spec needs so many")])
+            raise not_valid([FieldError("body", f"contains more than {MOST_VALUES:,} values; no spec needs as many")])
         trail, value = pending.popleft()
         if isinstance(value, dict):
             if any("\0" in key for key in value):
-                yield FieldError(_path(trail), "a key holds the character NUL; remove it")
+                yield FieldError(_path(trail), "a key contains a NUL character; remove it")
             pending.extend(((trail, key), item) for key, item in value.items())
         elif isinstance(value, list):
             pending.extend(((trail, at), item) for at, item in enumerate(value))
         elif isinstance(value, str):
             if "\0" in value:
-                yield FieldError(_path(trail), "holds the character NUL; remove it")
+                yield FieldError(_path(trail), "contains a NUL character; remove it")
         elif isinstance(value, float) and not math.isfinite(value):
             yield FieldError(_path(trail), "should be a finite number")
 

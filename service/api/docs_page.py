@@ -1,4 +1,7 @@
-"""The OpenAPI document as a page for people: plain HTML made here, which loads nothing and runs nothing."""
+"""The OpenAPI document as a plain HTML page.
+
+Made here because FastAPI's own pages (Swagger UI, ReDoc) load scripts from a CDN, and the service must work offline.
+"""
 
 from __future__ import annotations
 

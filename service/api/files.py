@@ -41,7 +41,7 @@ class Download(FileResponse):
             except RangeNotSatisfiable:
                 raise Problem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"}) from None
             except MalformedRangeHeader:
-                raise Problem(400, "Range cannot be read; write it as bytes=0-99") from None
+                raise Problem(400, "invalid Range header (expected a form such as bytes=0-99)") from None
         await super().__call__(scope, receive, send)
 
 
@@ -60,7 +60,7 @@ def download(folder: Path, *parts: str) -> Download:
     path = folder.joinpath(*parts)
     found = _plain_file(folder, *parts)
     if found is None:
-        raise Problem(404, "the file is not there (any more)")
+        raise Problem(404, "the file does not exist, or no longer does")
     how = "inline" if path.suffix in _SHOWN else "attachment"
     return Download(
         path, stat_result=found, media_type=_TYPES[path.suffix], filename=path.name, content_disposition_type=how

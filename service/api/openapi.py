@@ -28,7 +28,7 @@ _SCHEMES = {
         "scheme": "bearer",
         "description": "`Authorization: Bearer nml_…`, from `nml keys create`",
     },
-    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key in another header"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key, in another header"},
 }
 DESCRIPTION = """
 Trains node embeddings by graph contrastive learning: submit a spec, watch the job, ask for vectors and neighbours.
@@ -37,7 +37,7 @@ Trains node embeddings by graph contrastive learning: submit a spec, watch the j
 - Lists are pages: pass `next` as `cursor`.
 - A repeated `POST` with the same `Idempotency-Key` gives the same job.
 - Vectors come as JSON, raw float32, .npy or Arrow, as `Accept` says; `Nml-Version` names the version that answered.
-- Event streams can be taken up again with `Last-Event-ID`; no event is lost or repeated.
+- Event streams can be resumed with `Last-Event-ID`; no event is lost or repeated.
 """
 
 

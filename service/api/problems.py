@@ -86,7 +86,7 @@ def invalid(field: str, message: str) -> Problem:
 
 
 def unavailable(detail: str, *, seconds: int = RETRY_SECONDS, extra: Mapping[str, Any] | None = None) -> Problem:
-    """503: the same request may do later."""
+    """503: the same request may succeed later."""
     return Problem(503, detail, headers={"Retry-After": str(seconds)}, kind="unavailable", extra=extra)
 
 
@@ -191,19 +191,19 @@ def problem_of(error: Exception) -> Problem:
             return Problem(422, str(error), errors=[field], kind="idempotency-conflict")
         case InvalidInput() | OutOfMemory():
             lines = [_placed(line) for line in str(error).splitlines() if line.strip()]
-            return not_valid(lines or [FieldError("body", "cannot be used as it is")])
+            return not_valid(lines or [FieldError("body", "is not valid")])
         case Infrastructure():
             return unavailable(str(error))
         case ClientDisconnect():
             return Problem(400, "the connection was closed before the request was complete")
-    return Problem(500, "something went wrong here; the log of the service has the details under this instance")
+    return Problem(500, "internal error; the service's log has the details under this instance")
 
 
 def _http_problem(error: HTTPException) -> Problem:
     """What FastAPI and Starlette refuse by themselves; their wording is for developers."""
     details = {
-        400: "the request cannot be read", 404: "there is nothing at this address; /openapi.json lists what there is",
-        405: "this address does not take that method",
+        400: "the request cannot be read", 404: "there is no such route; /openapi.json lists all of them",
+        405: "this route does not support that method",
     }  # fmt: skip
     detail = details.get(error.status_code, HTTPStatus(error.status_code).phrase)
     return Problem(error.status_code, detail, headers=error.headers)
@@ -224,6 +224,6 @@ def install(app: FastAPI) -> None:
 
 
 def _methods_at(app: FastAPI, path: str) -> set[str]:
-    """What may be done with an address, by all routes together."""
+    """The methods of all routes with this path."""
     matching = (route for route in iter_route_contexts(app.routes) if route.path_regex.match(path))
     return {method for route in matching for method in route.methods or ()}

@@ -41,7 +41,7 @@ class Readiness:
         return free is None or free >= self._settings.min_free_bytes
 
     async def reasons(self) -> list[str]:
-        """Why not, one sentence each; empty if ready."""
+        """Why the service is not ready, one sentence each; empty if it is."""
         async with self._looking:  # who comes meanwhile waits for what is found
             if time.monotonic() >= self._until:
                 with anyio.move_on_after(_PATIENCE) as patience:
@@ -55,7 +55,7 @@ class Readiness:
         found = []
         try:
             if not self._store.dispatchers.alive(self._settings.lease_seconds):
-                found.append("no dispatcher is alive, so jobs would wait")
+                found.append("no dispatcher is running, so jobs would wait")
         except Unavailable:
             found.append("the database cannot be reached")
         free = _free_bytes(self._settings)

@@ -41,25 +41,25 @@ class Retries(Document):
 
 
 class Progress(BaseModel):
-    """How far the job is; empty until it runs. What is not known is left out or null."""
+    """How far the job is; empty until it runs. Unknown values are left out or null."""
 
     model_config = ConfigDict(extra="allow")
 
-    phase: str | None = Field(None, description="what it does at the moment, such as train, export, evaluate")
+    phase: str | None = Field(None, description="what it is doing now, such as train, export, evaluate")
     epoch: int | None = None
     epochs: int | None = Field(None, description="how many there will be")
     share: float | None = Field(None, description="of the whole job, from 0 to 1")
     epochs_per_second: float | None = None
-    eta_seconds: float | None = Field(None, description="until it is done, at the present pace")
+    eta_seconds: float | None = Field(None, description="until it is done, at the current pace")
 
 
 class Links(Document):
-    """Where what belongs to a job is to be found; null for what there is not, or not yet."""
+    """Where to find what belongs to a job; null for what does not exist, or not yet."""
 
     self: str
     events: str = Field(description="server-sent events")
     log: str
-    metrics: str = Field(description="figures by epoch")
+    metrics: str = Field(description="metrics by epoch")
     cancel: str | None
     embeddings: str | None = Field(description="the manifest, which names the other files beside it")
     figures: list[str]
@@ -87,10 +87,10 @@ class JobSummary(Document):
     memory_bytes: int | None = Field(description="what it was estimated to need")
     retries: Retries
     progress: Progress
-    metrics: dict[str, Any] = Field(description="its newest figures")
+    metrics: dict[str, Any] = Field(description="its newest metrics")
     failure: Failure | None
     mlflow_run_id: str | None
-    tracker_error: str | None = Field(description="what MLflow could not be told, if so; the job goes on without")
+    tracker_error: str | None = Field(description="why MLflow could not be updated, if so; the job continues")
     last_event: int = Field(description="number of its newest event")
     links: Links
 
@@ -98,14 +98,14 @@ class JobSummary(Document):
 class JobDocument(JobSummary):
     """A training job."""
 
-    result: dict[str, Any] | None = Field(description="all figures of the finished run, as in its metrics.json")
+    result: dict[str, Any] | None = Field(description="all metrics of the finished run, as in its metrics.json")
     spec: TrainSpec | None = Field(description="with every default written out; null for jobs of the service itself")
 
 
 class SweepDocument(JobSummary):
     """A sweep."""
 
-    result: dict[str, Any] | None = Field(description="what the finished sweep found, as in its results.json")
+    result: dict[str, Any] | None = Field(description="the results of the finished sweep, as in its results.json")
     spec: SweepSpec = Field(description="with every default written out")
 
 
@@ -117,7 +117,7 @@ class JobPage(Document):
 
 
 class Series(Document):
-    """Figures over time: one list per figure, each as long as `epochs`."""
+    """Metrics over time: one list per metric, each as long as `epochs`."""
 
     epochs: list[int] = Field(description="of a sweep: its trials that have ended, counted in that order")
     series: dict[str, list[float | None]]
@@ -125,10 +125,10 @@ class Series(Document):
 
 
 class Trials(Document):
-    """A sweep's trials, by number, and what they have come to."""
+    """A sweep's trials, by number, and their results."""
 
     objective: str
-    protocol: str = Field(description="how the values came about")
+    protocol: str = Field(description="how the values were measured")
     states: dict[str, int] = Field(description="trials by state")
     best: int | None = Field(description="number of the best trial so far")
     value: float | None = Field(description="of the best trial")
@@ -152,7 +152,7 @@ class ProblemDocument(BaseModel):
     title: str = Field(examples=["Unprocessable Content"])
     status: int = Field(ge=400, le=599, examples=[422])
     detail: str = Field(examples=["objective.temperature: Input should be greater than 0.025"])
-    instance: str = Field(description="names this very answer in the log; also in the header X-Request-ID")
+    instance: str = Field(description="identifies this answer in the log; also in the header X-Request-ID")
     errors: list[FieldProblem] | None = None
 
 

@@ -65,7 +65,7 @@ def caller_of(request: Request) -> Caller:
 def check_may_change(request: Request, owner: str | None) -> None:
     """Raises Problem 403 unless the caller made it, or is an admin."""
     if not caller_of(request).may_change(owner):
-        raise Problem(403, "it was made with another key; only that key or one with the scope admin may change it")
+        raise Problem(403, "only the key that created it, or one with the scope admin, may change it")
 
 
 def needed_scope(method: str, path: str) -> str | None:
@@ -149,5 +149,5 @@ def check_scope(caller: Caller, scope: str | None) -> None:
     if scope is not None and not caller.allows(scope):
         challenge = f'{_REALM}, error="insufficient_scope", scope="{scope}"'
         raise Problem(
-            403, f"this key lacks the scope {scope}; ask for one that has it", headers={"WWW-Authenticate": challenge}
+            403, f"this key lacks the scope {scope}; use one that has it", headers={"WWW-Authenticate": challenge}
         )

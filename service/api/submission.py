@@ -86,7 +86,7 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
 
 
 def fingerprint(kind: str, document: dict[str, Any], parameters: Mapping[str, Any]) -> str:
-    """By which an Idempotency-Key knows its request again: what was sent, whatever the order of its keys."""
+    """Hash of a request, by which an Idempotency-Key recognises a repeat; ignores the order of keys."""
     text = json.dumps([kind, document, dict(parameters)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -98,7 +98,7 @@ def _with_preset(document: dict[str, Any], place: str = "") -> dict[str, Any]:
     if preset is None or not isinstance(preset, str) or not isinstance(dataset, str):
         return document  # validation says what is wrong with it
     if preset not in PRESETS:
-        raise invalid(f"{place}preset", f"there is none of that name; choose one of {', '.join(PRESETS)}, or null")
+        raise invalid(f"{place}preset", f"unknown preset (expected one of {', '.join(PRESETS)}, or null)")
     try:
         return _merged(preset_document(preset, dataset), document)
     except InvalidInput as error:
@@ -120,7 +120,7 @@ def _valid(kind: type[SpecType], document: dict[str, Any]) -> SpecType:
     except ValidationError as error:
         raise not_valid(field_errors(error.errors(include_url=False, include_input=False))) from None
     except (ArithmeticError, RecursionError) as error:  # numbers so large that even comparing them fails
-        raise invalid("body", "holds a number that no field takes") from error
+        raise invalid("body", "contains a number that is too large for any field") from error
 
 
 def _refuse_files(spec: TrainSpec, place: str) -> None:
@@ -179,7 +179,7 @@ def _sweep_memory(spec: SweepSpec, shape: GraphShape, settings: Settings) -> int
                 raise
             lead = f"{trials} trial{'s' * (trials > 1)} at a time have {size(min(share, limit))} of memory each"
             cure = "lower concurrency" if limit >= share else "raise resources.memory_gb or lower concurrency"
-            message = f"{lead}, and that does not do: {problem.detail} Or {cure}."
+            message = f"{lead}, which is not enough: {problem.detail} Or {cure}."
             field = "concurrency" if limit >= share else "resources.memory_gb"
             raise Problem(422, message, errors=[FieldError(field, message)], kind="memory") from None
     raise AssertionError("there is at least one number to try")

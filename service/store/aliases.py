@@ -207,7 +207,7 @@ def _moves_by_itself(name: str) -> StateConflict:
 
 def _check_owner(present: Alias | None, may_change: MayChange) -> None:
     if present is not None and not may_change(present.owner):
-        raise NotAllowed("it was made with another key; only that key or one with the scope admin may change it")
+        raise NotAllowed("only the key that created it, or one with the scope admin, may change it")
 
 
 def _check_expected(name: str, present: Alias | None, expected: str | None) -> None:

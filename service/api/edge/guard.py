@@ -122,7 +122,7 @@ class Guard:
         if len(headers) > HEADER_LINES:
             raise Problem(431, f"a request may have {HEADER_LINES} header lines", headers={"Connection": "close"})
         if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
-            raise Problem(400, "the address holds the character NUL")
+            raise Problem(400, "the URL contains a NUL character")
         host = origin = length = None
         hosts, asks_leave = 0, False
         for name, value in headers:
@@ -143,7 +143,7 @@ class Guard:
         scope[CALLER] = caller = await self._identify(scope)
         if not (foreign and asks_leave):  # a browser's preflight carries no key, and learns only what is allowed
             if caller is ANYONE and self._keys_required and path not in PUBLIC:
-                raise unauthorized("an API key is needed: send it as Authorization: Bearer nml_…")
+                raise unauthorized("an API key is required: send it as Authorization: Bearer nml_…")
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
             check_announced(length, self._limit(method, path))

@@ -1,8 +1,8 @@
-"""By which names we may be called, and from which web pages.
+"""Under which host names the service answers, and to which web pages.
 
 A page of another site can make a browser on this machine call us, either across origins (it sends Origin) or by giving
 its own name our address (DNS rebinding: Host is then that name). Both are refused unless the operator allows them.
-An address in figures cannot be rebound, so where we listen beyond loopback any of those will do.
+A numeric address cannot be rebound, so where we listen beyond loopback any of them is accepted.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ class Hosts:
             raise Problem(400, "the request has no Host header, or several")
         if not self._is_ours(_without_port(value.decode("latin-1").lower())):
             raise Problem(
-                421, "Host names another place. Call the service by its own name, or add the name to NML_ALLOWED_HOSTS."
+                421,
+                "Host is not a name of this service; use its own name, or add this one to NML_ALLOWED_HOSTS",
             )
         if len(self._good) < _MOST_REMEMBERED:
             self._good.add(value)
 
     def check_origin(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether a page of that origin is of another place that the operator allows; one of ours is not.
+        """Whether the origin is a foreign one that the operator allows; our own is not foreign.
 
         Raises:
-            Problem: 403, the page is of a place that is not allowed.
+            Problem: 403, the origin is not allowed.
         """
         text = origin.decode("latin-1").lower()
         if "*" in self._origins or text in self._origins:
             return True
         if host is not None and _netloc(text) == host.decode("latin-1").lower():
             return False
-        raise Problem(403, "a web page of another place asked for this; add its origin to NML_ALLOWED_ORIGINS")
+        raise Problem(403, "web pages of this origin may not call the service; add it to NML_ALLOWED_ORIGINS")
 
     def _is_ours(self, name: str) -> bool:
         if self._any or name in self._names or (self._endings and name.endswith(self._endings)):

@@ -1,4 +1,4 @@
-"""What we count for Prometheus about requests; what it asks about jobs and the disk is looked up when it asks."""
+"""Metrics for Prometheus: requests are counted as they come, jobs and disk are looked up when it asks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RequestMetrics:
         self.watchers.set(0)  # whoever had this slot before us is gone, and those who watched with it
 
     def observe(self, route: Any, method: str, status: int, seconds: float) -> None:
-        """One answered request. Route, not path: paths are without number."""
+        """One answered request, by its route's template: there is no limit to the number of paths."""
         template: str = _NO_ROUTE if route is None else route.path
         if template == _NO_ROUTE:
             method = "any"
@@ -135,16 +135,14 @@ def _families(around: ServiceStatus) -> Iterator[Metric]:
         "nml_queue_age_seconds", "How long the oldest queued job has waited.", value=figures["oldest_queued_seconds"]
     )
     yield GaugeMetricFamily(
-        "nml_lease_overdue_seconds", "How long the most overdue lease has been without renewal; 0 is well.",
+        "nml_lease_overdue_seconds", "Seconds by which the most overdue lease is late; 0 if none is.",
         value=figures["longest_lease_overdue_seconds"],
     )  # fmt: skip
     yield GaugeMetricFamily(
         "nml_epochs_per_second", "Epochs per second of all running jobs together.", value=figures["epochs_per_second"]
     )
-    retries = CounterMetricFamily("nml_retries", "Jobs tried again, by kind of failure.", labels=("kind",))
+    retries = CounterMetricFamily("nml_retries", "Retried attempts, by kind of failure.", labels=("kind",))
     for kind, count in figures["retries"].items():
         retries.add_metric((kind,), count)
     yield retries
-    yield CounterMetricFamily(
-        "nml_tracker_errors", "Times that MLflow could not be told something.", value=figures["tracker_errors"]
-    )
+    yield CounterMetricFamily("nml_tracker_errors", "Failed writes to MLflow.", value=figures["tracker_errors"])

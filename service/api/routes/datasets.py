@@ -13,7 +13,7 @@ from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, invalid
 from service.api.responses import json_response
 from service.api.security import caller_of, check_may_change
-from service.api.state import state_of
+from service.api.state import AppState, State
 from service.api.threads import in_thread, limited, read
 from service.datasets import catalog, registration
 from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
@@ -37,7 +37,7 @@ router = APIRouter(tags=["datasets"])
 
 
 @router.post(
-    "/v1/datasets", status_code=201, response_model=DatasetDocument, operation_id="upload_dataset",
+    "/v1/datasets", status_code=201, response_model=DatasetDocument,
     summary="Upload a graph",
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {
         "schema": {
@@ -61,21 +61,21 @@ router = APIRouter(tags=["datasets"])
         },
     }}}},
     responses={
-        200: {"model": DatasetDocument, "description": "This very content was there already."},
-        201: {"model": DatasetDocument, "description": "It was checked, and can be used."},
-        202: {"model": DatasetDocument, "description": "It is still being checked; ask for it at Location."},
+        200: {"model": DatasetDocument, "description": "The same content had been uploaded before."},
+        201: {"model": DatasetDocument, "description": "Checked and ready to use."},
+        202: {"model": DatasetDocument, "description": "Still being checked; see Location for its state."},
         **refusals(400, 403, 408, 409, 413, 415, 422, 503, 507),
     },
 )  # fmt: skip
-async def upload(request: Request) -> Response:
+async def upload_dataset(request: Request, state: State) -> Response:
     """Send npz, or nodes and edges as CSV or Parquet. Shapes, types, ids, ranges and values are checked before the
     answer, if that does not take too long. Its version follows from its content: the same again is the same data set.
     """
-    store, settings, owner = state_of(request).store, state_of(request).settings, caller_of(request).owner
+    store, settings, owner = state.store, state.settings, caller_of(request).owner
     try:
-        with state_of(request).uploads.enter(owner) as progress:
+        with state.uploads.enter(owner) as progress:
             received = await _receive(request, store, settings, owner, progress)
-            dataset, is_new = await _register(request, received, progress)
+            dataset, is_new = await _register(request, state, received, progress)
         dataset = await _checked(request, dataset, store, settings)
         if dataset.state == "failed":
             raise registration.why_failed(dataset, await read(store, store.jobs.get, dataset.job_id))
@@ -92,47 +92,45 @@ async def upload(request: Request) -> Response:
 
 
 @router.get(
-    "/v1/datasets", response_model=DatasetPage, operation_id="list_datasets", summary="List data sets",
+    "/v1/datasets", response_model=DatasetPage, summary="List data sets",
     responses=refusals(422),
 )  # fmt: skip
-async def list_(
-    request: Request,
+async def list_datasets(
+    state: State,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(max_length=120, description="`next` of a page")] = None,
 ) -> Response:
     """Built-in and public sets, graphs imported on the command line, and every uploaded version."""
     try:
-        page = await in_thread(
-            catalog.page, state_of(request).store, state_of(request).settings, cursor=cursor, limit=limit
-        )
+        page = await in_thread(catalog.page, state.store, state.settings, cursor=cursor, limit=limit)
     except ValueError as error:
         raise invalid("cursor", str(error)) from None
     return json_response(page._asdict())
 
 
 @router.get(
-    "/v1/datasets/{ref}", response_model=DatasetDocument, operation_id="get_dataset", summary="Show a data set",
+    "/v1/datasets/{ref}", response_model=DatasetDocument, summary="Show a data set",
     responses=refusals(404),
 )  # fmt: skip
-async def show(request: Request, ref: str) -> Response:
+async def get_dataset(state: State, ref: str) -> Response:
     """By reference, or by name: then the newest version that is ready, and a list of all."""
-    return json_response(await in_thread(catalog.show, ref, state_of(request).store, state_of(request).settings))
+    return json_response(await in_thread(catalog.show, ref, state.store, state.settings))
 
 
 @router.delete(
-    "/v1/datasets/{ref}", status_code=204, response_class=Response, operation_id="delete_dataset",
+    "/v1/datasets/{ref}", status_code=204, response_class=Response,
     summary="Delete one version of an uploaded data set", responses=refusals(403, 404, 409),
 )  # fmt: skip
-async def delete(request: Request, ref: str) -> Response:
+async def delete_dataset(request: Request, state: State, ref: str) -> Response:
     """Refused while a job that has not ended needs it. One that is still being checked: the check is cancelled; if that
     takes a moment, the answer is 409, and a second request deletes it."""
-    store, settings = state_of(request).store, state_of(request).settings
+    store, settings = state.store, state.settings
     row = await read(store, catalog.row_of, ref, store)
     if row is not None:
         check_may_change(request, row.owner)
         if row.state == "checking":
             with suppress(NotFound, StateConflict):
-                await state_of(request).write(store.jobs.cancel, row.job_id)
+                await state.write(store.jobs.cancel, row.job_id)
         await in_thread(settled, row, store)
     try:
         await in_thread(catalog.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))
@@ -156,15 +154,17 @@ async def _receive(
     )
 
 
-async def _register(request: Request, received: Received, progress: UploadInProgress) -> tuple[Dataset, bool]:
+async def _register(
+    request: Request, state: AppState, received: Received, progress: UploadInProgress
+) -> tuple[Dataset, bool]:
     """The data set in the store, with its import job; the files stay unless it is certain that no job needs them."""
-    store, settings, caller = state_of(request).store, state_of(request).settings, caller_of(request)
+    caller = caller_of(request)
     for pause in (*REGISTER_PAUSES, None):
         try:
             # Files are not discarded if this is cancelled, or an answer of the database is lost: perhaps it was done.
             # If not, they are swept away later.
             dataset, is_new = await limited(
-                state_of(request).checks, registration.register, received, store, settings, caller.owner,
+                state.checks, registration.register, received, state.store, state.settings, caller.owner,
                 may_change=caller.may_change, others=progress.bytes_of_others(),
             )  # fmt: skip
         except Unavailable:

@@ -39,7 +39,7 @@ def test_ready_only_with_dispatcher_database_and_disk(serve: Any, monkeypatch: p
     monkeypatch.setattr(readiness, "_KEPT_SECONDS", 0.0)
     live = serve()
     problem = checked(live.http.get("/readyz"), 503)
-    assert (problem.model_extra or {})["reasons"] == ["no dispatcher is alive, so jobs would wait"]
+    assert (problem.model_extra or {})["reasons"] == ["no dispatcher is running, so jobs would wait"]
     live.store.dispatchers.beat("one", host="here", pid=1, info={})
     assert (live.http.get("/readyz").status_code, live.http.get("/readyz").json()) == (200, {"status": "ready"})
     full = serve(min_free_bytes=10**18)
