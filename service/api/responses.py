@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from service.api.problems import clean
+from service.store.clock import moment
 from service.store.records import Job, Kind
 
 JSON = "application/json"
@@ -66,13 +66,6 @@ def figure_names(job: Job) -> list[str]:
 def has_embeddings(job: Job) -> bool:
     """Whether the job has left vectors."""
     return job.kind == "train" and bool((job.result or {}).get("embeddings"))
-
-
-def moment(seconds: float | None) -> str | None:
-    """Seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def encode(document: Any) -> bytes:

@@ -1,8 +1,9 @@
-"""The time by which leases are judged: the database's, so that machines need not agree."""
+"""The time by which leases are judged, the database's, so that machines need not agree; and how times are written."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 
@@ -12,3 +13,10 @@ def now(connection: Connection) -> float:
     if connection.dialect.name != "postgresql":  # SQLite lives on this machine
         return time.time()
     return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+
+def moment(seconds: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

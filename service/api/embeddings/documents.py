@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.api.problems import clean
-from service.api.responses import moment
+from service.store.clock import moment
 from service.store.records import Alias, AliasMove, Embedding
 
 PREFIX = "/v1/embeddings"

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.api.dataset_schemas import DatasetDocument, DatasetPage
 from service.api.openapi import refusals
 from service.api.problems import FieldError, Problem, invalid
 from service.api.responses import json_response
@@ -16,7 +17,7 @@ from service.api.security import caller_of, check_may_change
 from service.api.state import AppState, State
 from service.api.threads import in_thread, limited, read
 from service.datasets import catalog, registration
-from service.datasets.documents import DatasetDocument, DatasetPage, uploaded
+from service.datasets.documents import uploaded
 from service.datasets.form import boundary_of
 from service.datasets.identity import NAME, UploadOptions
 from service.datasets.imports import settled

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from service.datasets.documents import DatasetDocument, DatasetPage
+from service.api.dataset_schemas import DatasetDocument, DatasetPage
 from service.settings import Settings
 from service.store.records import Claim
 from tests.service.api.server import Live, serving
