@@ -143,6 +143,8 @@ def test_a_loss_that_is_not_a_number_ends_the_run_as_invalid_with_advice(tmp_pat
         trainer.fit(parse_spec(document()), tmp_path / "run", callbacks=[PoisonedWeights()])
     assert caught.value.kind == "invalid"
     assert not (tmp_path / "run" / "metrics.json").exists()
+    last = read_events(tmp_path / "run")[-1]
+    assert (last["type"], last["kind"], last["message"]) == ("failed", "invalid", str(caught.value))
 
 
 def test_exit_codes_tell_the_kind_of_failure(tmp_path):
