@@ -1,8 +1,8 @@
-"""The loop that claims jobs, has them run, and sees each of them to its end (design section 5).
+"""The loop that claims jobs, starts them, and follows each of them to its end (design section 5).
 
 Several dispatchers may run at once, on one machine or many. Each holds its jobs by leases in the database; one that
-dies or stalls loses them to another, which goes on with the very same process. What a dispatcher knows is in the
-database and in files: it may be killed at any moment, and the next one takes up the thread.
+dies or hangs loses them to another, which takes over the very same processes. All that a dispatcher knows is in the
+database and in files, so it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from service.datasets.uploads import sweep_uploads
 from service.discarded import sweep_discarded
-from service.dispatch.attempt import Context, JobAttempt, adopted, claimed
+from service.dispatch.attempt import Context, JobAttempt, fail
 from service.dispatch.host_id import host_id, is_of_another_boot
 from service.dispatch.job_commands import JobCommands
 from service.dispatch.leases import Leases
@@ -40,10 +40,10 @@ from trainer.process.stop_signals import StopRequest
 TRAINING: tuple[Kind, ...] = ("train", "sweep")
 PUBLISHING: tuple[Kind, ...] = ("publish", "index")
 IMPORTS: tuple[Kind, ...] = ("import",)
-FORCED_SECONDS = 15.0  # beyond the grace, for processes that are killed to be gone
-PATIENCE = 10  # unexpected errors in a row over one job
-SWEEP_SECONDS = 3_600.0  # between looks for files that nobody needs
-RESWEEP_SECONDS = 60.0  # after one that failed
+FORCED_SECONDS = 15.0  # beyond the grace period, for killed processes to be gone
+MAX_ERRORS = 10  # unexpected errors in a row with one job, after which it fails
+CLEANUP_SECONDS = 3_600.0  # between cleanups
+CLEANUP_RETRY_SECONDS = 60.0  # after one that failed
 DAY_SECONDS = 86_400.0
 CLOSED_AT_ONCE = 4  # runs in MLflow: a process each
 log = logging.getLogger("service.dispatch")
@@ -54,8 +54,8 @@ class Dispatcher:
 
     Args:
         runner: where jobs run.
-        commands: what each job runs; tests have others than the real ones.
-        owner: by which leases are known; a new one for every process.
+        commands: what each job runs; tests have their own.
+        owner: of the leases; unique to each process.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Dispatcher:
         self.host = host_id()
         self.owner = owner or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-128:]
         self.attempts: dict[str, JobAttempt] = {}
-        self._troubles: dict[str, tuple[int, float]] = {}  # job -> unexpected errors in a row, when to try again
-        self._closing: list[subprocess.Popen[bytes]] = []  # processes that tell MLflow
+        self._errors: dict[str, tuple[int, float]] = {}  # by job: unexpected errors in a row, when to try again
+        self._closing: list[subprocess.Popen[bytes]] = []  # processes that close runs in MLflow
         self._leases = Leases(
             store, self.owner, seconds=settings.lease_seconds, beat=self._beat_all,
             hang_seconds=settings.heartbeat_timeout_seconds,
         )  # fmt: skip
         self._beaten = float("-inf")
-        self._sweeps = (self._sweep_uploads, self._sweep_runs, self._sweep_versions, self._close_in_mlflow)
-        self._due = [float("-inf")] * len(self._sweeps)
-        self._is_cut_off = False
+        self._cleanups = (self._clean_uploads, self._clean_runs, self._clean_versions, self._close_in_mlflow)
+        self._due = [float("-inf")] * len(self._cleanups)
+        self._is_database_down = False
 
     def run(self, stop: StopRequest | threading.Event) -> None:
-        """Work until `stop` is set, then leave everything so that it can go on later."""
-        log.info("dispatcher %s: %d jobs at a time", self.owner, self._settings.slots)
+        """Work until `stop` is set, then stop or release the jobs so that they can go on later."""
+        log.info("dispatcher %s: runs up to %d jobs at a time", self.owner, self._settings.slots)
         self._leases.start()
         try:
             while not stop.is_set():
@@ -93,36 +93,36 @@ class Dispatcher:
             self._leases.stop()
 
     def step(self) -> None:
-        """Look at everything once. Raises nothing: what cannot be done now is done at the next step."""
-        self._stop_what_is_due()
+        """One turn of the loop. Raises nothing: what cannot be done now is done at the next step."""
+        self._stop_due()
         self._leases.note_progress()
         with self._database():
             self._leases.renew()
             self._beat()
-            self._take_stock()
+            self._refresh()
             for attempt in list(self.attempts.values()):
-                self._attend(attempt)
-            # Training last: memory that was freed may do for one of the others. Each has places of its own, so that
-            # nobody's uploads keep results from being published.
-            self._fill(PUBLISHING, self._settings.import_concurrency)
-            self._fill(IMPORTS, self._settings.import_concurrency, fair=True)
-            self._fill(TRAINING, self._settings.slots)
+                self._tick(attempt)
+            # Training last: freed memory may be enough for one of the others. Each has slots of its own, so that uploads
+            # do not keep results from being published.
+            self._claim(PUBLISHING, self._settings.import_concurrency)
+            self._claim(IMPORTS, self._settings.import_concurrency, fair=True)
+            self._claim(TRAINING, self._settings.slots)
         self._reap()
 
     def wind_down(self) -> None:
-        """End what would not outlive us, gently, and queue it again; let go of the rest."""
+        """Stop the jobs that would not outlive us, gracefully, and queue them again; release the others."""
         deadline = time.monotonic() + self._settings.stop_grace_seconds + FORCED_SECONDS
         if not self._runner.outlives_service:
             for attempt in self.attempts.values():
                 attempt.stopping = True
             while self.attempts and time.monotonic() < deadline:
-                self._stop_what_is_due()
+                self._stop_due()
                 with self._database():
                     for attempt in list(self.attempts.values()):
-                        self._attend(attempt)
+                        self._tick(attempt)
                 self._reap()
                 time.sleep(min(self._settings.poll_seconds, 0.1))
-        self._leases.stop()  # or it would take back what is let go
+        self._leases.stop()  # or it would renew what we release
         with self._database():
             for attempt in list(self.attempts.values()):
                 attempt.release()
@@ -132,15 +132,15 @@ class Dispatcher:
 
     # Steps
 
-    def _stop_what_is_due(self) -> None:
+    def _stop_due(self) -> None:
         for attempt in self.attempts.values():
             try:
                 attempt.stop_if_due()
             except Exception:
-                log.exception("job %s: cannot be stopped", attempt.job.id)
+                log.exception("job %s: cannot stop it", attempt.job.id)
 
     def _beat(self) -> None:
-        """Tell that we are alive, and look what others have left behind, now and then."""
+        """Now and then: record that we are alive, take over what others have lost, and clean up."""
         now = time.monotonic()
         if now - self._beaten < self._settings.lease_seconds / 3:
             return
@@ -153,53 +153,53 @@ class Dispatcher:
         self._beaten = now
         self._take_over(self.host)
         for job in self._store.claims.expire():
-            log.info("job %s: its deadline passed before its turn came", job.id)
+            log.info("job %s: failed, its deadline passed while it was queued", job.id)
         reconcile(self._store)
-        self._sweep(now)
+        self._clean_up(now)
 
-    def _sweep(self, now: float) -> None:
-        """Tidy up what nobody needs; one sweep that fails is tried again soon, and hinders no other."""
-        for number, sweep in enumerate(self._sweeps):
+    def _clean_up(self, now: float) -> None:
+        """Remove what nobody needs any more. A cleanup that fails is retried soon, and stops no other."""
+        for number, cleanup in enumerate(self._cleanups):
             if now < self._due[number]:
                 continue
-            self._due[number] = now + RESWEEP_SECONDS
+            self._due[number] = now + CLEANUP_RETRY_SECONDS
             try:
-                sweep()
+                cleanup()
             except (OSError, Unavailable) as error:
-                log.warning("what nobody needs could not be tidied up, tried again soon: %s", error)
+                log.warning("cleanup failed, will be retried in %g s: %s", CLEANUP_RETRY_SECONDS, error)
             else:
-                self._due[number] = now + SWEEP_SECONDS
+                self._due[number] = now + CLEANUP_SECONDS
 
-    def _sweep_uploads(self) -> None:
+    def _clean_uploads(self) -> None:
         sweep_uploads(self._settings, self._store)
 
-    def _sweep_runs(self) -> None:
+    def _clean_runs(self) -> None:
         for parent in (self._settings.runs, self._settings.jobs):
             sweep_discarded(parent)
 
-    def _sweep_versions(self) -> None:
+    def _clean_versions(self) -> None:
         sweep_versions(self._store, self._settings)
 
     def _close_in_mlflow(self) -> None:
-        """Runs that MLflow still shows as running: cancelled between two attempts, or ended while it was away."""
+        """Close runs that MLflow still shows as running: cancelled between two attempts, or ended during an outage."""
         ended = self._store.jobs.maybe_open_in_mlflow(within=DAY_SECONDS)
         left = [job for job in ended if is_left_open(self._settings.run_directory(job.id))]
-        for job in random.sample(left, min(len(left), CLOSED_AT_ONCE)):  # one that cannot be closed keeps out no other
+        for job in random.sample(left, min(len(left), CLOSED_AT_ONCE)):  # one that cannot be closed blocks no other
             directory, environment = self._settings.run_directory(job.id), self._context.commands.environment()
             closing = close_in_mlflow(directory, job.state, environment=environment, reason=job.failure_message)
             self._closing.append(closing)
 
     def _take_over(self, host: str) -> None:
-        """Go on with what dispatchers in that place have lost, and with what has long been lost anywhere."""
+        """Take over jobs with an expired lease: on this host at once, on other hosts after a long time."""
         foreign_after = self._settings.heartbeat_timeout_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
         for job in self._store.claims.take_over(
             self.owner, lease_seconds=self._settings.lease_seconds, host=host, foreign_after=foreign_after
         ):
             log.info("job %s, attempt %d: taken over from %s", job.id, job.attempt, job.runner)
-            self._keep(job, adopted)
+            self._hold(job, started=True)
 
     def _release_the_dead(self) -> None:
-        """Do not wait for the leases of a dispatcher that is certain to be dead, nor for the heartbeats of its jobs."""
+        """Take over from dispatchers that are certainly dead, without waiting for leases and heartbeats to expire."""
         for other in self._store.dispatchers.alive(DAY_SECONDS):
             if not self._is_dead(other):
                 continue
@@ -212,11 +212,11 @@ class Dispatcher:
     def _is_dead(self, other: DispatcherRecord) -> bool:
         if other.host == self.host:
             return started(other.pid) != other.info.get("started")
-        # SQLite is used by one machine, so that another boot is an earlier one, and of that nothing runs any more.
+        # SQLite is used on one machine only, so another boot is an earlier one, of which nothing runs any more.
         return self._store.reads_inline and is_of_another_boot(other.host, self.host)
 
-    def _take_stock(self) -> None:
-        """What we hold, as the store sees it: a wish to cancel shows here, and what we lost, or did not know we had."""
+    def _refresh(self) -> None:
+        """Read the jobs we hold from the store: some may be cancelled, lost, or unknown to us."""
         held = {job.id: job for job in self._store.claims.held(self.owner)}
         for attempt in list(self.attempts.values()):
             job = held.pop(attempt.job.id, None)
@@ -225,21 +225,18 @@ class Dispatcher:
             else:
                 self._lose(attempt)
         for job in held.values():
-            self._keep(job, adopted)
+            self._hold(job, started=True)
 
-    def _fill(self, kinds: Sequence[Kind], places: int, *, fair: bool = False) -> None:
-        """Claim and start while there are places, and memory; not too many, for those that run wait meanwhile."""
-        for _ in range(2 * places):
-            if (
-                sum(attempt.job.kind in kinds for attempt in self.attempts.values()) >= places
-                or self._context.backoff.is_active()
-            ):
+    def _claim(self, kinds: Sequence[Kind], slots: int, *, fair: bool = False) -> None:
+        """Claim and start jobs while slots and memory are free; a few at a time, as running jobs wait meanwhile."""
+        for _ in range(2 * slots):
+            taken = sum(attempt.job.kind in kinds for attempt in self.attempts.values())
+            if taken >= slots or self._context.backoff.is_active():
                 return
             used = sum(attempt.job.memory_bytes or 0 for attempt in self.attempts.values())
-            # With nothing beside it, even a job that was planned for a larger machine gets its chance. A cluster knows
-            # by itself what fits.
+            # Alone, even a job that was planned for a larger machine is tried. A cluster decides by itself what fits.
             counts = self.attempts and self._settings.runner == "local"
-            # One that uses more than there is must not keep those out that need none, or say nothing of it.
+            # Not negative: jobs that need no memory, or do not say, may run beside one that uses more than there is.
             free = max(0, self._settings.memory_bytes - used) if counts else None
             lease = self._settings.lease_seconds
             job = self._store.claims.claim(
@@ -248,23 +245,22 @@ class Dispatcher:
             if job is None:
                 return
             log.info("job %s, attempt %d: claimed", job.id, job.attempt)
-            self._keep(job, claimed)
+            self._hold(job, started=False)
             if job.id in self.attempts:
-                self._attend(self.attempts[job.id])
+                self._tick(self.attempts[job.id])
 
-    def _keep(self, job: Job, make: Callable[[Context, Job], JobAttempt]) -> None:
+    def _hold(self, job: Job, *, started: bool) -> None:
         try:
-            self.attempts[job.id] = make(self._context, job)
+            self.attempts[job.id] = JobAttempt(self._context, job, started=started)
         except Exception as error:  # not even a launch spec can be made for it
-            log.exception("job %s: cannot be launched", job.id)
-            message = f"the dispatcher cannot handle this job ({type(error).__name__}: {error})"
+            log.exception("job %s: cannot launch it", job.id)
             with contextlib.suppress(Fenced):
-                self._store.claims.finish(Claim.on(job), "failed", failure_kind="infra", failure_message=message)
+                fail(self._store, Claim.on(job), error)
 
-    def _attend(self, attempt: JobAttempt) -> None:
-        """Do what is due for one job; its troubles stay its own."""
+    def _tick(self, attempt: JobAttempt) -> None:
+        """Do what is due for one job; its errors do not affect others."""
         self._leases.note_progress()
-        errors, not_before = self._troubles.get(attempt.job.id, (0, 0.0))
+        errors, not_before = self._errors.get(attempt.job.id, (0, 0.0))
         if time.monotonic() < not_before:
             return
         try:
@@ -274,27 +270,26 @@ class Dispatcher:
         except Fenced:
             self._lose(attempt)
         except Exception as error:
-            log.exception("job %s: unexpected", attempt.job.id)
-            self._troubles[attempt.job.id] = (errors + 1, time.monotonic() + min(0.5 * 2**errors, 30.0))
-            if errors + 1 >= PATIENCE:
+            log.exception("job %s: unexpected error", attempt.job.id)
+            self._errors[attempt.job.id] = (errors + 1, time.monotonic() + min(0.5 * 2**errors, 30.0))
+            if errors + 1 >= MAX_ERRORS:
                 with contextlib.suppress(Fenced):
                     attempt.give_up(error)
                 self._drop(attempt)
         else:
-            self._troubles.pop(attempt.job.id, None)
+            self._errors.pop(attempt.job.id, None)
             if is_over:
                 self._drop(attempt)
 
     def _lose(self, attempt: JobAttempt) -> None:
-        log.warning("job %s, attempt %d: another dispatcher has it now", attempt.job.id, attempt.claim.attempt)
+        log.warning("job %s, attempt %d: lost to another dispatcher", attempt.job.id, attempt.claim.attempt)
         attempt.abandon()
         self._drop(attempt)
 
     def _drop(self, attempt: JobAttempt) -> None:
-        attempt.close()
         self._closing += attempt.closing
         self.attempts.pop(attempt.job.id, None)
-        self._troubles.pop(attempt.job.id, None)
+        self._errors.pop(attempt.job.id, None)
 
     def _beat_all(self) -> None:
         for attempt in list(self.attempts.values()):
@@ -305,16 +300,16 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def _database(self) -> Iterator[None]:
-        """What needs the database; while it is away, trainers go on, and so do we as soon as it is back."""
+        """For what needs the database: while that is unavailable trainers go on, and the loop tries again."""
         try:
             yield
         except Unavailable as error:
-            if not self._is_cut_off:
-                log.warning("the database is away, jobs go on: %s", error)
-            self._is_cut_off = True
+            if not self._is_database_down:
+                log.warning("the database is unavailable; running jobs go on: %s", error)
+            self._is_database_down = True
         except Exception:
-            log.exception("unexpected")
+            log.exception("unexpected error")
         else:
-            if self._is_cut_off:
-                log.info("the database is back")
-            self._is_cut_off = False
+            if self._is_database_down:
+                log.info("the database is available again")
+            self._is_database_down = False

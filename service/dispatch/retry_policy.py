@@ -76,7 +76,7 @@ def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: 
         left = (
             delay if job.deadline is None else job.deadline - now
         )  # at its deadline it is claimed once more, and fails
-        return Retry(min(delay, left), job.infra_retries, job.oom_retries, _first_line(message))
+        return Retry(min(delay, left), job.infra_retries, job.oom_retries, first_line(message))
     counts = {"oom": (job.oom_retries, settings.oom_retries), "infra": (job.infra_retries, settings.infra_retries)}
     used, most = counts[kind]
     if used >= most:
@@ -86,7 +86,7 @@ def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: 
         late = "the deadline would have passed before the next attempt"
         return Finish("failed", "deadline", _too_late(late, code, message))
     infra, oom = job.infra_retries + (kind == "infra"), job.oom_retries + (kind == "oom")
-    return Retry(delay, infra, oom, f"{kind}: {_first_line(message)}", kind)
+    return Retry(delay, infra, oom, f"{kind}: {first_line(message)}", kind)
 
 
 def classify(ended: Ended) -> tuple[Literal["invalid", "oom", "infra"], str]:
@@ -113,7 +113,7 @@ def _stopped_by_us(ended: Ended) -> bool:
 
 
 def _too_late(what: str, code: int | None, message: str) -> str:
-    return what if code == Cancelled.exit_code else f"{what}; the last attempt failed: {_first_line(message)}"
+    return what if code == Cancelled.exit_code else f"{what}; the last attempt failed: {first_line(message)}"
 
 
 def _how(ended: Outcome) -> str:
@@ -121,5 +121,6 @@ def _how(ended: Outcome) -> str:
     return f"the process {end} and reported no error"
 
 
-def _first_line(message: str) -> str:
+def first_line(message: str) -> str:
+    """For a log line or a reason."""
     return (message.strip().splitlines() or [""])[0][:_LONGEST_REASON]

@@ -86,7 +86,7 @@ def test_trouble_with_one_job_does_not_touch_the_others(dispatching, store, monk
         real(self, job)
 
     monkeypatch.setattr(JobCommands, "write_spec", write_spec)
-    monkeypatch.setattr("service.dispatch.dispatcher.PATIENCE", 2)
+    monkeypatch.setattr("service.dispatch.dispatcher.MAX_ERRORS", 2)
     dispatching()
     for seed, job in enumerate(good):
         assert ended(store, job.id).state == "succeeded"
@@ -120,7 +120,7 @@ def test_a_job_that_can_never_be_started_says_why_hinders_no_other_and_ends_at_i
 
     def is_told_why():
         reasons = [event.data.get("reason", "") for event in events_of(store, stuck.id)]
-        return any("cannot be started" in reason for reason in reasons)
+        return any("cannot start the job" in reason for reason in reasons)
 
     until(is_told_why)
     ahead[0] = 4_000.0
@@ -166,7 +166,7 @@ def test_nothing_is_claimed_while_the_disk_is_nearly_full(store, settings, comma
     for _ in range(3):
         dispatcher.step()
     assert store.jobs.get(job.id).attempt == 0
-    assert caplog.text.count("no job is started") == 1
+    assert caplog.text.count("starting no jobs") == 1
 
 
 def test_an_error_of_any_kind_while_recording_loses_no_event(dispatching, store, monkeypatch):

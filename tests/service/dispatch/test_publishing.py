@@ -116,7 +116,7 @@ def test_what_says_it_succeeded_but_made_nothing_fails_for_good_after_its_retrie
     dispatching(settings=quick, commands=JobCommands(quick, train=STANDIN, vectors=(sys.executable, "-c", "")))
     embedding, publisher = published(store, job.id, state="failed")
     assert (publisher.state, publisher.failure_kind, publisher.infra_retries) == ("failed", "infra", 1)
-    assert embedding.failure.startswith("what it made cannot be read")
+    assert embedding.failure.startswith("cannot read what the job wrote")
 
 
 def test_publishing_that_is_cancelled_while_it_runs_fails(dispatching, store, settings):
@@ -127,7 +127,7 @@ def test_publishing_that_is_cancelled_while_it_runs_fails(dispatching, store, se
     assert reconciled(embedding, store) == embedding  # whose job goes on
     store.jobs.cancel(embedding.job_id)
     failed, publisher = published(store, job.id, state="failed")
-    assert (publisher.state, failed.failure) == ("cancelled", "it was cancelled")
+    assert (publisher.state, failed.failure) == ("cancelled", "the job was cancelled")
 
 
 def test_what_was_cancelled_before_its_turn_is_told_by_the_next_dispatcher(dispatching, store):

@@ -26,7 +26,7 @@ JOB = Job(
 INFRA: list[Outcome | Gone] = [
     Outcome(1, message="a fault"), Outcome(2), Outcome(5, kind="infra"), Outcome(6, kind="cancelled"), Outcome(77),
     Outcome(None, signal.SIGKILL), Outcome(None, signal.SIGTERM), Outcome(None, signal.SIGSEGV),
-    Outcome(None, kind="infra", message="it cannot be started"), Gone(),
+    Outcome(None, kind="infra", message="cannot start the job"), Gone(),
 ]  # fmt: skip
 OOM = [Outcome(4, kind="oom"), Outcome(4), Outcome(None, signal.SIGKILL, "oom", "m", True), Outcome(1, kind="oom")]
 INVALID = [Outcome(3, kind="invalid"), Outcome(3)]
@@ -121,15 +121,15 @@ def test_run_that_the_service_ended_to_stop_is_queued_again_and_nothing_is_count
 @pytest.mark.parametrize("attempt, pause", list(product([1, 4, 1_000], [0.1, 2.0, 10.0])))
 def test_what_could_not_be_started_counts_as_no_retry_and_waits_longer_than_the_dispatcher(attempt, pause):
     used_up = job(attempt=attempt, infra_retries=3, oom_retries=2)
-    again = decide(used_up, NotStarted("it cannot be started: disk full", pause), NOW, SETTINGS)
+    again = decide(used_up, NotStarted("cannot start the job: disk full", pause), NOW, SETTINGS)
     assert isinstance(again, Retry)
     assert (again.infra_retries, again.oom_retries, again.kind) == (3, 2, None)
-    assert again.reason == "it cannot be started: disk full"
+    assert again.reason == "cannot start the job: disk full"
     assert again.delay > pause
 
 
 def test_what_cannot_be_started_is_looked_at_again_at_its_deadline_and_ends():
-    ended = NotStarted("it cannot be started", 300.0)
+    ended = NotStarted("cannot start the job", 300.0)
     again = decide(job(deadline=NOW + 7), ended, NOW, SETTINGS)
     assert isinstance(again, Retry)
     assert again.delay == 7.0
