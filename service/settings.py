@@ -1,7 +1,7 @@
-"""All that an operator may set, from the environment (prefix NML_) or from code; never a module-level instance.
+"""What an operator can set, through the environment (prefix NML_) or from code; there is no module-level instance.
 
-Settings()                                   what the environment says
-Settings(home=Path("/srv/nml"), port=9000)   the same with two values of our own
+Settings()                                   from the environment
+Settings(home=Path("/srv/nml"), port=9000)   the same, with two values from code
 """
 
 from __future__ import annotations
@@ -21,65 +21,88 @@ from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import parse_size, usable_memory
 from trainer.process.home import nml_home
 
-Names = Annotated[tuple[str, ...], NoDecode]  # in the environment: separated by commas
+Names = Annotated[tuple[str, ...], NoDecode]  # in the environment, separated by commas
 
 
 class Settings(BaseSettings):
-    """One frozen document; every process of the service is given the same (`environment`)."""
+    """Frozen; every process of the service gets the same (`environment`)."""
 
     model_config = SettingsConfigDict(
         env_prefix="NML_", frozen=True, extra="forbid", env_ignore_empty=True, hide_input_in_errors=True
     )
 
     home: Path = Field(default_factory=nml_home, description="where jobs, runs, data sets and databases are kept")
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; beyond loopback keys are required")
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="address to listen on; unless it is loopback, clients need a key"
+    )
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on")
     api_workers: int = Field(1, ge=1, le=64, description="API processes")
-    database_url: str | None = Field(None, description="postgresql://… ; none: SQLite in home")
+    database_url: str | None = Field(None, description="postgresql://…; default: SQLite in home")
 
-    require_key: bool | None = Field(None, description="ask every client for a key; none: unless host is loopback")
-    allowed_hosts: Names = Field((), description="names by which clients may call us, besides loopback's and host")
-    allowed_origins: Names = Field((), description="web pages from other places that may call us")
+    require_key: bool | None = Field(
+        None, description="require a key of every client; default: unless host is loopback"
+    )
+    allowed_hosts: Names = Field((), description="host names that clients may use, besides those of loopback and host")
+    allowed_origins: Names = Field((), description="origins of web pages that may call the API (CORS)")
 
-    mlflow_uri: str | None = Field(None, description="MLflow; none: MLFLOW_TRACKING_URI, else SQLite in home")
-    mlflow_ui_url: str | None = Field(None, description="where people open MLflow; jobs then link to their runs")
+    mlflow_uri: str | None = Field(
+        None, description="MLflow tracking URI; default: MLFLOW_TRACKING_URI, else SQLite in home"
+    )
+    mlflow_ui_url: str | None = Field(None, description="address of MLflow's UI, for links from jobs to their runs")
 
-    runner: Literal["local", "ray"] = Field("local", description="local: processes of this machine; ray: Ray Jobs")
-    ray_jobs_url: str | None = Field(None, description="Ray's dashboard, such as http://head:8265, with runner=ray")
-    concurrency: PositiveInt | None = Field(None, description="jobs at a time; none: one for every two CPUs")
+    runner: Literal["local", "ray"] = Field("local", description="local: processes on this machine; ray: Ray Jobs")
+    ray_jobs_url: str | None = Field(
+        None, description="address of Ray's dashboard, such as http://head:8265, for runner=ray"
+    )
+    concurrency: PositiveInt | None = Field(None, description="jobs at a time; default: one for every two CPUs")
     import_concurrency: PositiveInt = Field(
         2, description="data sets checked, and embeddings published or indexed, at a time, beside the jobs"
     )
     import_minutes: PositiveFloat = Field(60.0, description="after which the check of an upload is given up")
     memory_limit: str | None = Field(
-        None, description="memory of all jobs together, e.g. 16GB; none: most of it. On Ray: of the largest one"
+        None,
+        description="memory for all jobs, such as 16GB; default: most of the machine. On Ray: for the largest job",
     )
 
-    lease_seconds: PositiveFloat = Field(15.0, description="a dispatcher silent for so long loses its jobs to another")
-    poll_seconds: float = Field(0.25, ge=0.01, le=60, description="how often dispatcher and event streams look")
-    stop_grace_seconds: float = Field(30.0, ge=0, description="from SIGTERM to SIGKILL: time to write a checkpoint")
+    lease_seconds: PositiveFloat = Field(
+        15.0, description="a dispatcher that is silent for so long loses its jobs to another"
+    )
+    poll_seconds: float = Field(
+        0.25, ge=0.01, le=60, description="seconds between checks for news, of dispatcher and event streams"
+    )
+    stop_grace_seconds: float = Field(
+        30.0, ge=0, description="from SIGTERM to SIGKILL: the time a run has to write a checkpoint"
+    )
     heartbeat_timeout_seconds: PositiveFloat = Field(
-        900.0, description="a run that no dispatcher looks after for so long ends"
+        900.0, description="a run stops after so long without a heartbeat from a dispatcher"
     )
 
     infra_retries: int = Field(5, ge=0, le=100, description="retries of a job whose process died")
-    oom_retries: int = Field(3, ge=0, le=20, description="retries, each in a smaller form, after memory ran out")
+    oom_retries: int = Field(
+        3, ge=0, le=20, description="retries of a job that ran out of memory, each with a smaller plan"
+    )
     retry_seconds: float = Field(2.0, ge=0, description="wait before the first retry; doubles with each")
     retry_seconds_max: PositiveFloat = Field(300.0, description="longest wait before a retry")
 
     max_body_bytes: PositiveInt = Field(1_000_000, description="largest JSON body")
     max_upload_bytes: PositiveInt = Field(10 * 10**9, description="largest upload")
-    upload_wait_seconds: float = Field(60.0, ge=0, le=3_600, description="how long an upload waits for its check")
-    upload_quota_bytes: PositiveInt = Field(100 * 10**9, description="all data sets of one key")
+    upload_wait_seconds: float = Field(
+        60.0, ge=0, le=3_600, description="how long an upload request waits for the result of the check"
+    )
+    upload_quota_bytes: PositiveInt = Field(100 * 10**9, description="size of all data sets of one key")
     rate_per_second: PositiveFloat = Field(100.0, description="requests per second of one key or address")
-    rate_burst: PositiveInt = Field(500, description="requests that may come at once")
-    max_active_jobs: PositiveInt = Field(10_000, description="jobs of one key that have not ended")
+    rate_burst: PositiveInt = Field(500, description="requests of one key or address that may come at once")
+    max_active_jobs: PositiveInt = Field(10_000, description="unfinished jobs of one key")
     max_watchers: PositiveInt = Field(1_000, description="open event streams per API process")
     max_query_bytes: PositiveInt = Field(64_000_000, description="largest body of a lookup, search or embed")
-    search_concurrency: PositiveInt = Field(2, description="searches at a time per API process; others wait their turn")
-    index_min_rows: PositiveInt = Field(200_000, description="from so many rows on, a search index is built by itself")
-    retain_versions: int = Field(0, ge=0, description="embeddings kept per data set beside those with an alias; 0: all")
-    retain_days: float = Field(0.0, ge=0, description="embeddings without an alias are removed after so long; 0: never")
+    search_concurrency: PositiveInt = Field(2, description="searches at a time per API process; others wait")
+    index_min_rows: PositiveInt = Field(
+        200_000, description="embeddings with at least so many rows get a search index automatically"
+    )
+    retain_versions: int = Field(0, ge=0, description="versions kept per data set, besides those with an alias; 0: all")
+    retain_days: float = Field(
+        0.0, ge=0, description="versions without an alias are deleted after so many days; 0: never"
+    )
     inference_idle_seconds: PositiveFloat = Field(600.0, description="an encoder that nobody asks is unloaded after it")
     inference_seconds: PositiveFloat = Field(120.0, description="longest time for new nodes or a classification")
     encoder_address: str | None = Field(
@@ -88,7 +111,9 @@ class Settings(BaseSettings):
     encoder_token: str | None = Field(
         None, repr=False, description="what the encoder asks for; needed with its address"
     )
-    min_free_bytes: int = Field(200_000_000, ge=0, description="with less disk left: not ready, and no uploads")
+    min_free_bytes: int = Field(
+        200_000_000, ge=0, description="with less free disk space, the API is not ready and takes no uploads"
+    )
 
     @field_validator("allowed_hosts", "allowed_origins", mode="before")
     @classmethod
@@ -144,14 +169,14 @@ class Settings(BaseSettings):
         """The SQLAlchemy URL of the store."""
         if self.database_url is None:
             return f"sqlite:///{(self.home / 'service.db').as_posix()}"
-        for plain in ("postgresql://", "postgres://"):  # what people and platforms write
+        for plain in ("postgresql://", "postgres://"):  # as people and platforms write it
             if self.database_url.startswith(plain):
                 return "postgresql+psycopg://" + self.database_url.removeprefix(plain)
         return self.database_url
 
     @property
     def tracking_uri(self) -> str:
-        """What trainers are told as MLFLOW_TRACKING_URI."""
+        """MLFLOW_TRACKING_URI of trainers."""
         own = f"sqlite:///{(self.home / 'mlflow.db').as_posix()}"
         return self.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or own
 
@@ -162,22 +187,22 @@ class Settings(BaseSettings):
 
     @cached_property
     def memory_bytes(self) -> int:
-        """What all jobs of a dispatcher may use together, and so what one may use at most."""
+        """Memory that all jobs of a dispatcher may use together, and so the most that one may use."""
         return usable_memory() if self.memory_limit is None else parse_size(self.memory_limit)
 
     @property
     def runs(self) -> Path:
-        """Run and sweep directories, which trainer and tuner write."""
+        """Run and sweep directories, written by trainer and tuner."""
         return self.home / "runs"
 
     @property
     def jobs(self) -> Path:
-        """What the service itself keeps of each job: its launch files, outcomes and output."""
+        """The service's own files of each job: launch files, outcomes and output."""
         return self.home / "jobs"
 
     @property
     def uploads(self) -> Path:
-        """Uploaded parts until they are imported."""
+        """Uploaded files until they are imported."""
         return self.home / "uploads"
 
     @property
@@ -187,7 +212,7 @@ class Settings(BaseSettings):
 
     @property
     def embeddings(self) -> Path:
-        """Published versions of embeddings, a folder each."""
+        """Published versions of embeddings, one folder each."""
         return self.home / "embeddings"
 
     def version_directory(self, version: str) -> Path:
@@ -200,7 +225,7 @@ class Settings(BaseSettings):
         return self.jobs / job_id
 
     def environment(self) -> dict[str, str]:
-        """Variables from which a process of the service makes the same settings. They hold secrets: none is a job's."""
+        """Variables that give another process of the service the same settings. They hold secrets: not for jobs."""
         document = self.model_dump(mode="json", exclude_none=True)
         texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in document.items()}
         return {

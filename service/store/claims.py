@@ -1,8 +1,8 @@
-"""The jobs, as dispatchers see them: taking one, keeping it, telling of it, letting it go.
+"""What dispatchers do with jobs: claim one, renew its lease, record its progress, finish or requeue it.
 
-A dispatcher holds a job by a lease that it renews. Everything it writes says by which claim (attempt and owner); once
-another dispatcher has taken the job over, or the job has ended, that claim matches no row and the write is refused
-(Fenced). So a dispatcher that was asleep for an hour cannot change what others did meanwhile.
+A dispatcher holds a job by a lease that it renews. Each of its writes names the claim (attempt and owner); once another
+dispatcher has taken the job over, or the job has ended, that claim matches no row and the write raises Fenced. So a
+dispatcher that was asleep for an hour cannot change what others did meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.store.records import TERMINAL, Claim, Job, Kind, NewEvent, NewJob, 
 from service.store.tables import jobs
 
 _HELD: tuple[State, ...] = ("running", "cancelling")
-_LOOKED_AT = 8  # queued jobs; of two dispatchers that want the same one, the loser tries the next
+_CANDIDATES = 8  # queued jobs read at once; of two dispatchers that want the same one, the loser tries the next
 _EXPIRED_AT_ONCE = 20
 _RECORDABLE = frozenset({"progress", "metrics", "relay", "runner", "mlflow_run_id", "tracker_error"})
 
@@ -39,17 +39,16 @@ class Claims:
         self, owner: str, *, kinds: Sequence[Kind], lease_seconds: float, free_memory: int | None = None,
         fair: bool = False,
     ) -> Job | None:  # fmt: skip
-        """Take the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
+        """Claim the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
 
-        A job that needs more than `free_memory` is passed over only by those that need none: others behind it would
-        starve it.
+        Only jobs that need no memory overtake one that needs more than `free_memory`: others would starve it.
 
         Args:
-            fair: before all else, jobs of the keys that have the fewest of these kinds running.
+            fair: put jobs of the keys with the fewest running jobs of these kinds first, before priority and age.
         """
         candidates = self._queued(kinds, fair=fair)
         if candidates and not _fits(candidates[0], free_memory):
-            candidates = self._queued(kinds, fair=fair, weightless=True)
+            candidates = self._queued(kinds, fair=fair, without_memory=True)
         for candidate in candidates:
             if not _fits(candidate, free_memory):
                 return None
@@ -68,13 +67,13 @@ class Claims:
         return None
 
     def renew_all(self, owner: str, lease_seconds: float) -> None:
-        """Keep everything that a dispatcher holds for another while."""
+        """Renew the leases of all jobs that a dispatcher holds."""
         with writing(self._database) as connection:
             held = and_(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
             connection.execute(update(jobs).where(held).values(lease_expires=now(connection) + lease_seconds))
 
     def release(self, claim: Claim) -> None:
-        """Let another dispatcher take the job over at once; its process goes on.
+        """End the lease, so that another dispatcher can take the job over at once; its process goes on.
 
         Raises:
             Fenced: the claim no longer holds.
@@ -83,7 +82,7 @@ class Claims:
             _changed(connection, claim, {"lease_expires": now(connection)})
 
     def record(self, claim: Claim, events: Sequence[NewEvent] = (), **updates: Any) -> Job:
-        """Store what happened and what follows from it, both or neither.
+        """Store events and the columns that follow from them in one transaction.
 
         Args:
             updates: progress, metrics, relay, runner, mlflow_run_id, tracker_error.
@@ -106,13 +105,13 @@ class Claims:
         """End the job for good.
 
         Args:
-            publish: the job that publishes the embeddings of this one; queued with it, or not at all.
+            publish: the job that publishes the embeddings of this one; queued in the same transaction.
 
         Raises:
-            Fenced: the claim no longer holds; so also if it has ended.
+            Fenced: the claim no longer holds, or the job has ended.
         """
         if state not in TERMINAL:
-            raise ValueError(f"{state} is not the end of a job")
+            raise ValueError(f"{state} is not a terminal state")
         failure = None if failure_kind is None else {"kind": failure_kind, "message": failure_message}
         with writing(self._database) as connection:
             values = {
@@ -128,82 +127,82 @@ class Claims:
         self, claim: Claim, *, delay: float, reason: str, failure_kind: str | None = None, infra_retries: int,
         oom_retries: int,
     ) -> Job:  # fmt: skip
-        """Let the job be tried again from its newest checkpoint; one that someone wants cancelled ends here instead.
+        """Queue the job again, to go on from its newest checkpoint; one that is being cancelled ends here instead.
 
         Args:
-            delay: seconds until then, by the database's clock.
+            delay: seconds before it may be claimed, by the database's clock.
 
         Raises:
             Fenced: the claim no longer holds.
         """
         with writing(self._database) as connection:
-            lent = {"lease_owner": None, "lease_expires": None}
+            no_lease = {"lease_owner": None, "lease_expires": None}
             counts = {"infra_retries": infra_retries, "oom_retries": oom_retries}
-            again = {"state": "queued", "not_before": now(connection) + delay, **counts, **lent}
-            told = [_state("queued", claim.attempt, reason=reason)]
-            wanted = and_(_holds(claim), jobs.c.state == "running")
-            job = _change(connection, wanted, again, told)
+            again = {"state": "queued", "not_before": now(connection) + delay, **counts, **no_lease}
+            events = [_state("queued", claim.attempt, reason=reason)]
+            is_running = and_(_holds(claim), jobs.c.state == "running")
+            job = _change(connection, is_running, again, events)
             if job is not None:
                 if failure_kind is not None:
                     increase(connection, f"retries.{failure_kind}")
                 return job
-            ended = {"state": "cancelled", "ended": now(connection), **lent}
+            ended = {"state": "cancelled", "ended": now(connection), **no_lease}
             return _changed(connection, claim, ended, [_state("cancelled", claim.attempt, reason=reason)])
 
     def expire(self) -> list[Job]:
-        """End jobs that still wait though their deadline has passed, and return them."""
+        """Fail jobs that are still queued after their deadline, and return them."""
         with reading(self._database) as connection:
             moment = now(connection)
             late = and_(jobs.c.state == "queued", jobs.c.deadline <= moment)
             waiting = list(connection.execute(select(jobs.c.id, jobs.c.attempt).where(late).limit(_EXPIRED_AT_ONCE)))
-        failure = {"kind": "deadline", "message": "the deadline passed before its turn came"}
+        failure = {"kind": "deadline", "message": "the deadline passed while the job was queued"}
         values = {"state": "failed", "failure_kind": failure["kind"], "failure_message": failure["message"]}
         ended = []
         for row in waiting:
             unchanged = and_(jobs.c.id == row.id, jobs.c.state == "queued", jobs.c.attempt == row.attempt)
             with writing(self._database) as connection:
-                told = [_state("failed", row.attempt, failure=failure)]
-                job = _change(connection, unchanged, {**values, "ended": now(connection)}, told)
+                events = [_state("failed", row.attempt, failure=failure)]
+                job = _change(connection, unchanged, {**values, "ended": now(connection)}, events)
             if job is not None:
                 ended.append(job)
         return ended
 
     def take_over(self, owner: str, *, lease_seconds: float, host: str, foreign_after: float) -> list[Job]:
-        """Jobs whose dispatcher fell silent: the same attempt, now ours, to look for its process.
+        """Take over jobs whose lease has expired; their attempts and processes stay the same.
 
         Args:
-            host: our machine. What runs on another can only be judged by its silence: `foreign_after` seconds beyond
-                the lease, when the run has ended itself for want of a dispatcher.
+            host: our host id. A job on another host is taken over only `foreign_after` seconds after its lease
+                expired, when its run has stopped for lack of a heartbeat.
         """
         taken = []
         for job in self._overdue(owner, host, foreign_after):
-            silent = and_(
+            unchanged = and_(
                 jobs.c.id == job.id, jobs.c.state.in_(_HELD), jobs.c.attempt == job.attempt,
                 jobs.c.lease_owner == job.lease_owner, jobs.c.lease_expires == job.lease_expires,
             )  # fmt: skip
             with writing(self._database) as connection:
                 values = {"lease_owner": owner, "lease_expires": now(connection) + lease_seconds}
-                changed = _change(connection, silent, values, [])
+                changed = _change(connection, unchanged, values, [])
             if changed is not None:
                 taken.append(changed)
         return taken
 
     def held(self, owner: str) -> list[Job]:
-        """All that a dispatcher holds: it may not know, if the database broke while telling it."""
+        """All jobs that a dispatcher holds. It may not know of some, if the database failed while answering a claim."""
         with reading(self._database) as connection:
             query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
             return [as_job(row) for row in connection.execute(query)]
 
-    def _queued(self, kinds: Sequence[Kind], *, fair: bool, weightless: bool = False) -> list[Any]:
-        """The next ones to be taken; `weightless`: of those that ask for no memory."""
+    def _queued(self, kinds: Sequence[Kind], *, fair: bool, without_memory: bool = False) -> list[Any]:
+        """The next jobs to claim; `without_memory`: only those that need none."""
         with reading(self._database) as connection:
             query = (
                 select(jobs.c.id, jobs.c.attempt, jobs.c.memory_bytes, jobs.c.started)
                 .where(jobs.c.state == "queued", jobs.c.kind.in_(kinds), jobs.c.not_before <= now(connection))
                 .order_by(*([_running_of_owner(kinds)] if fair else []), jobs.c.priority.desc(), jobs.c.id)
-                .limit(_LOOKED_AT)
+                .limit(_CANDIDATES)
             )
-            if weightless:
+            if without_memory:
                 query = query.where(func.coalesce(jobs.c.memory_bytes, 0) == 0)
             return list(connection.execute(query))
 

@@ -1,4 +1,4 @@
-"""The time by which leases are judged, the database's, so that machines need not agree; and how times are written."""
+"""The clock by which leases expire, the database's, so that machines need not agree; and how times are written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 def now(connection: Connection) -> float:
     """Seconds since 1970."""
-    if connection.dialect.name != "postgresql":  # SQLite lives on this machine
+    if connection.dialect.name != "postgresql":  # SQLite is on this machine
         return time.time()
     return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 

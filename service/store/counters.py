@@ -1,4 +1,4 @@
-"""Counts that only grow, kept apart from the jobs so that deleting one does not lower them."""
+"""Counters that only grow, kept apart from the jobs so that deleting a job does not lower them."""
 
 from __future__ import annotations
 

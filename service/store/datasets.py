@@ -33,31 +33,31 @@ class Datasets:
         may_change: MayChange = anyone,
         most_bytes: int | None = None,
     ) -> tuple[Dataset, bool]:
-        """A new version and the job that checks it; a version that is there or being checked stays as it is.
+        """A new version and the job that checks it; a version that is ready or being checked stays as it is.
 
-        A version that was refused before is checked anew. Returns it and whether a job was queued.
+        A version that failed before is checked again. Returns it and whether a job was queued.
 
         Args:
-            may_change: asked of the owner whom the name has in the moment the version is made.
-            most_bytes: that all data sets of the new one's owner may have.
+            may_change: is asked whether the caller may add to the data sets of the name's owner.
+            most_bytes: quota of all data sets of the owner.
 
         Raises:
-            NotAllowed: the name is another's.
-            QuotaExceeded: it would be more bytes than that.
+            NotAllowed: the name belongs to another key.
+            QuotaExceeded: the owner would have more bytes than that.
         """
         for last_try in (False, True):
             try:
                 return self._create(name, version, options, size, job, may_change, most_bytes)
-            except IntegrityError:  # the same version, made at the same moment elsewhere: it is there now
+            except IntegrityError:  # the same version was made concurrently: it is there now
                 if last_try:
                     raise
         raise AssertionError
 
     def check_owner(self, name: str, may_change: MayChange) -> None:
-        """A name belongs to whoever made its first version: a newer one is what jobs get that ask by the bare name.
+        """A name belongs to the key that made its first version, as jobs that use the bare name get the newest one.
 
         Raises:
-            NotAllowed: it is another's.
+            NotAllowed: it belongs to another key.
         """
         with reading(self._database) as connection:
             _check_owner(connection, name, may_change)
@@ -91,7 +91,7 @@ class Datasets:
         self, ref: str, job_id: str, *, about: dict[str, Any] | None = None, size: int | None = None,
         failure: str | None = None,
     ) -> Dataset:  # fmt: skip
-        """What the check found: counts, or why it was refused.
+        """Record the result of the check: counts, or why it failed.
 
         Args:
             size: bytes of the graph on disk, which count from now on instead of those that were uploaded.
@@ -100,7 +100,7 @@ class Datasets:
             Fenced: the version is not being checked by that job.
         """
         if (about is None) == (failure is None):
-            raise ValueError("give either what is known about it, or why it was refused")
+            raise ValueError("give either `about` or `failure`")
         state = "ready" if failure is None else "failed"
         stored = {} if size is None else {"bytes": size}
         with writing(self._database) as connection:
@@ -115,7 +115,7 @@ class Datasets:
         return _dataset(row)
 
     def delete(self, ref: str) -> Dataset:
-        """Forget a version; its files are the caller's to remove.
+        """Delete a version. The caller removes its files.
 
         Raises:
             NotFound: no such version.
@@ -144,7 +144,7 @@ class Datasets:
     ) -> tuple[Dataset, bool]:  # fmt: skip
         ref = f"{name}.{version}"
         with writing(self._database) as connection:
-            hold(connection, DATASET_NAMES, name)  # two keys may want it at once
+            hold(connection, DATASET_NAMES, name)  # two keys may claim it concurrently
             if most_bytes is not None:
                 hold(connection, QUOTAS, job.owner or "")
             there = _locked(connection, ref)
@@ -152,8 +152,8 @@ class Datasets:
                 return there, False
             _check_owner(connection, name, may_change)
             if most_bytes is not None and _bytes_of(connection, job.owner) + size > most_bytes:
-                raise QuotaExceeded("other uploads of this key have taken the room; delete some, or ask for more")
-            if there is not None:  # only the row that was seen: one made meanwhile is somebody else's check
+                raise QuotaExceeded("the quota of this key is used up; delete data sets, or ask for a larger quota")
+            if there is not None:  # only the row we saw: one made meanwhile is another check
                 connection.execute(delete(datasets).where(datasets.c.ref == ref))
             queued = insert_job(connection, job)
             row = connection.execute(

@@ -1,4 +1,4 @@
-"""Which dispatchers are alive, for readiness and monitoring; leases, not this, decide who may do what."""
+"""Which dispatchers are alive, for readiness and monitoring. Leases alone decide who may change a job."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Dispatchers:
         self._database = database
 
     def beat(self, identity: str, *, host: str, pid: int, info: dict[str, Any]) -> None:
-        """Tell that a dispatcher is alive."""
+        """Record that a dispatcher is alive."""
         with writing(self._database) as connection:
             moment = now(connection)
             dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
             values = {"host": host, "pid": pid, "seen": moment, "info": info}
             statement = dialect.insert(dispatchers).values(id=identity, **values)
             connection.execute(statement.on_conflict_do_update(index_elements=[dispatchers.c.id], set_=values))
-            # Not those who beat at this very moment, after a day without a database: each would wait for the other.
+            # Not those that beat at this very moment, after a day without a database: they would wait for each other.
             forgotten = select(dispatchers.c.id).where(dispatchers.c.seen < moment - _FORGOTTEN_AFTER)
             there = forgotten.with_for_update(skip_locked=True)
             connection.execute(delete(dispatchers).where(dispatchers.c.id.in_(there)))
 
     def alive(self, within_seconds: float) -> list[DispatcherRecord]:
-        """Those seen in the last seconds."""
+        """The dispatchers seen within the last seconds."""
         with reading(self._database) as connection:
             query = select(dispatchers).where(dispatchers.c.seen >= now(connection) - within_seconds)
             return [DispatcherRecord(**row._mapping) for row in connection.execute(query)]
 
     def remove(self, identity: str) -> None:
-        """Tell that a dispatcher has ended."""
+        """Record that a dispatcher has ended."""
         with writing(self._database) as connection:
             connection.execute(delete(dispatchers).where(dispatchers.c.id == identity))

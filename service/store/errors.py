@@ -1,22 +1,22 @@
-"""What the store says when it cannot do what it was asked."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """With a sentence for the person who asked."""
+    """Its message is for the client."""
 
 
 class Unavailable(StoreError):
-    """The database cannot be reached, is locked for too long, or its disk is full; the same call may work later."""
+    """The database cannot be reached, is locked for too long, or its disk is full; the same call may succeed later."""
 
 
 class Fenced(StoreError):
-    """The job is no longer this dispatcher's: another one took it over, or it has ended. Leave it alone."""
+    """The job is no longer this dispatcher's: another one took it over, or it has ended. Do not touch it."""
 
 
 class NotFound(StoreError):
-    """No such thing."""
+    """There is no such row."""
 
 
 class StateConflict(StoreError):
@@ -24,7 +24,7 @@ class StateConflict(StoreError):
 
 
 class QuotaExceeded(StoreError):
-    """The owner has as many unfinished jobs as allowed."""
+    """The owner has as many unfinished jobs, or as many bytes, as allowed."""
 
 
 class IdempotencyConflict(StoreError):
@@ -36,4 +36,4 @@ class InUse(StoreError):
 
 
 class NotAllowed(StoreError):
-    """The alias is another's."""
+    """The alias or data set belongs to another key."""

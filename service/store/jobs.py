@@ -1,9 +1,9 @@
-"""The jobs, as clients see them: submitting, reading, cancelling, deleting.
+"""What clients do with jobs: submit, read, cancel, delete.
 
     queued → running → succeeded | failed | cancelled        (cancelling on the way; running → queued for a retry)
 
-Every change compares the state it starts from and swaps it in the same statement, so of two that want to change a job
-at the same moment exactly one does. What dispatchers do is in service.store.claims.
+Every change compares and swaps the state in one statement, so that of two concurrent changes exactly one succeeds.
+What dispatchers do is in service.store.claims.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Jobs:
         self, new: NewJob, *, idempotency: Idempotency | None = None, max_active: int | None = None,
         job_id: str | None = None,
     ) -> tuple[Job, bool]:  # fmt: skip
-        """Queue a job, or give the one that was made with the same idempotency key. Returns it and whether it is new.
+        """Queue a job, or return the one made with the same idempotency key. Returns it and whether it is new.
 
         Raises:
             IdempotencyConflict: the key was used for another request.
@@ -57,7 +57,7 @@ class Jobs:
                     if idempotency is not None:
                         _keep_promise(connection, idempotency, job)
                     return job, True
-            except IntegrityError:  # the same key, used at the same moment elsewhere: it is there now
+            except IntegrityError:  # the same key was used concurrently: it is there now
                 if last_try:
                     raise
         raise AssertionError
@@ -84,7 +84,7 @@ class Jobs:
     ) -> tuple[list[Job], str | None]:  # fmt: skip
         """A page of jobs, newest first, and the cursor of the next page, None on the last.
 
-        They come without spec and relay, which nobody reads in a list and which may have megabytes.
+        They come without spec and relay, which may have megabytes and are not needed in a list.
         """
         query = select(*_LISTED).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
         if states:
@@ -109,7 +109,7 @@ class Jobs:
             return [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
 
     def cancel(self, job_id: str) -> Job:
-        """End a queued job now; ask the dispatcher to end a running one. Asking again changes nothing.
+        """Cancel a queued job now; ask the dispatcher to stop a running one. Asking again changes nothing.
 
         Raises:
             NotFound: no such job.
@@ -118,14 +118,16 @@ class Jobs:
         with writing(self._database) as connection:
             job = _locked(connection, job_id)
             if job.state in TERMINAL:
-                raise StateConflict(f"the job has ended already: it {_ENDED[job.state]}")
+                raise StateConflict(f"the job has already ended: it {_ENDED[job.state]}")
             if job.state == "cancelling":
                 return job
             moment = now(connection)
             values: dict[str, Any] = {"cancel_requested": moment, "state": "cancelling"}
             if job.state == "queued":
                 values |= {"state": "cancelled", "ended": moment}
-            event = NewEvent("state", {"state": values["state"], "attempt": job.attempt, "reason": "asked to cancel"})
+            event = NewEvent(
+                "state", {"state": values["state"], "attempt": job.attempt, "reason": "cancelled on request"}
+            )
             changed = connection.execute(
                 update(jobs)
                 .where(jobs.c.id == job_id, jobs.c.state == job.state, jobs.c.attempt == job.attempt)
@@ -136,13 +138,13 @@ class Jobs:
             return as_job(changed)
 
     def delete(self, job_id: str) -> Job:
-        """Forget a job that has ended, and its events. Its files are the caller's to remove.
+        """Delete a job that has ended, and its events. The caller removes its files.
 
         Raises:
             NotFound: no such job.
             StateConflict: it has not ended, or its embeddings are being published from its files.
         """
-        while True:  # events by pieces: a transaction with a million of them would keep all others waiting
+        while True:  # events in batches: one transaction with a million of them would block all others
             with writing(self._database) as connection:
                 job = _locked(connection, job_id)
                 if job.state not in TERMINAL:
@@ -159,7 +161,7 @@ class Jobs:
             return count_using(connection, dataset)
 
     def figures(self) -> dict[str, Any]:
-        """For monitoring: jobs by kind and state, ages in seconds, and counts that only grow."""
+        """For monitoring: jobs by kind and state, ages in seconds, and counters."""
         with reading(self._database) as connection:
             moment = now(connection)
             counts = connection.execute(select(jobs.c.kind, jobs.c.state, func.count()).group_by(*_BY_STATE)).all()
@@ -209,14 +211,14 @@ def as_job(row: Row[Any]) -> Job:
 
 
 def count_using(connection: Connection, dataset: str) -> int:
-    """Unfinished jobs that read the graph itself: publishing and indexing read only what training left."""
+    """Unfinished jobs that read the graph itself: publishing and indexing read only what training wrote."""
     reads = jobs.c.kind.in_(("train", "sweep"))
     query = select(func.count()).where(jobs.c.dataset == dataset, jobs.c.state.in_(ACTIVE), reads)
     return int(connection.execute(query).scalar_one())
 
 
 def is_active(connection: Connection, job_id: str) -> bool:
-    """Whether a job is there and has not ended."""
+    """Whether a job exists and has not ended."""
     query = select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.state.in_(ACTIVE))
     return connection.execute(query).first() is not None
 
@@ -237,7 +239,7 @@ def _delete_events(connection: Connection, job_id: str) -> int:
 
 
 def _locked(connection: Connection, job_id: str) -> Job:
-    """The job, which no other transaction changes until this one ends."""
+    """The job, locked until the transaction ends."""
     row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).first()
     if row is None:
         raise NotFound(f"there is no job {job_id}")
@@ -256,7 +258,7 @@ def _promised(connection: Connection, promise: Idempotency | None) -> Job | None
     if kept.request_hash != promise.request_hash:
         raise IdempotencyConflict("this Idempotency-Key was used for another request; use a new one")
     row = connection.execute(select(jobs).where(jobs.c.id == kept.job_id)).first()
-    return None if row is None else as_job(row)  # none: deleted since we looked
+    return None if row is None else as_job(row)  # None: deleted meanwhile
 
 
 def _keep_promise(connection: Connection, promise: Idempotency, job: Job) -> None:
@@ -271,16 +273,16 @@ def _keep_promise(connection: Connection, promise: Idempotency, job: Job) -> Non
 def _check_quota(connection: Connection, owner: str | None, max_active: int | None) -> None:
     if max_active is None:
         return
-    hold(connection, QUOTAS, owner or "")  # else many at once would each count the same few
+    hold(connection, QUOTAS, owner or "")  # else concurrent requests would all count the same few jobs
     mine = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
-    asked = jobs.c.kind.not_in(("publish", "index"))  # those the service makes by itself
+    asked = jobs.c.kind.not_in(("publish", "index"))  # the service submits those itself
     active = connection.execute(select(func.count()).where(mine, jobs.c.state.in_(ACTIVE), asked)).scalar_one()
     if active >= max_active:
-        raise QuotaExceeded(f"{active} jobs have not ended, and no more than {max_active} may; wait, or cancel some")
+        raise QuotaExceeded(f"{active} unfinished jobs, and the limit is {max_active}; wait, or cancel some")
 
 
 _IS_JSON = tuple(isinstance(column.type, Json) for column in jobs.c)  # Job has the columns' names and order
-_LARGE: dict[str, Any] = {"spec": {}, "relay": {}}  # what a job in a list has in their place
+_LARGE: dict[str, Any] = {"spec": {}, "relay": {}}  # what a job in a list has instead
 _LISTED = [column for column in jobs.c if column.name not in _LARGE]
 _DELETED_AT_ONCE = 10_000
 _BY_STATE = (jobs.c.kind, jobs.c.state)

@@ -22,7 +22,7 @@ from service.store.tables import keys
 
 SCOPES = ("read", "submit", "admin")
 _FORM = re.compile(r"nml_([0-9a-f]{12})_([0-9a-f]{64})")
-_USE_NOTED_EVERY = 600.0  # seconds; else every request would write
+_USE_NOTED_EVERY = 600.0  # seconds, so that not every request writes
 
 
 class Keys:
@@ -32,16 +32,18 @@ class Keys:
         self._database = database
 
     def create(self, name: str, scopes: Collection[str], expires: float | None = None) -> tuple[Key, str]:
-        """A new key and its text, which is not kept.
+        """A new key and its text, which is not stored.
 
         Raises:
             ValueError: no scope, an unknown one, or a name that is empty, too long or not printable.
         """
         unknown = set(scopes) - set(SCOPES)
         if unknown or not scopes:
-            raise ValueError(f"scopes must be some of {', '.join(SCOPES)}, not {', '.join(sorted(unknown)) or 'none'}")
+            raise ValueError(
+                f"invalid scopes: {', '.join(sorted(unknown)) or 'none'} (expected one or more of {', '.join(SCOPES)})"
+            )
         if not 1 <= len(name) <= 100 or not name.isprintable():
-            raise ValueError("a key's name has 1 to 100 printable characters")
+            raise ValueError("invalid name: expected 1 to 100 printable characters")
         identity, secret = secrets.token_hex(6), secrets.token_hex(32)
         with writing(self._database) as connection:
             row = connection.execute(
@@ -55,7 +57,7 @@ class Keys:
         return _key(row), f"nml_{identity}_{secret}"
 
     def check(self, text: str) -> Key | None:
-        """The key that this is the text of, if it may still be used."""
+        """The key with this text, if it is still valid."""
         form = _FORM.fullmatch(text)
         if form is None:
             return None
@@ -71,12 +73,12 @@ class Keys:
         return _key(row)
 
     def list(self) -> list[Key]:
-        """All keys, also revoked and expired ones, oldest first."""
+        """All keys, including revoked and expired ones, oldest first."""
         with reading(self._database) as connection:
             return [_key(row) for row in connection.execute(select(keys).order_by(keys.c.created))]
 
     def revoke(self, identity: str) -> Key:
-        """From now on the key is refused.
+        """Refuse the key from now on.
 
         Raises:
             NotFound: no key has that id.
@@ -94,7 +96,7 @@ class Keys:
             with writing(self._database) as connection:
                 connection.execute(update(keys).where(keys.c.id == identity).values(last_used=moment))
         except Unavailable:
-            pass  # merely for people to read; the request must not fail for it
+            pass  # it is only informative: the request must not fail
 
 
 def _hash(secret: str) -> str:

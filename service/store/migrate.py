@@ -1,8 +1,8 @@
 """Brings the tables up to date with Alembic, once, however many processes start together.
 
-The first of them migrates, in one transaction; the others wait for it, and then find nothing to do. Who waits waits
-long enough for a large table, and no longer: on PostgreSQL the lock is the transaction's own, so that it goes with a
-process that is killed, and half a minute later (idle_in_transaction_session_timeout) with one that is cut off.
+The first of them migrates, in one transaction; the others wait for it, long enough for a large table, and then find
+nothing to do. On PostgreSQL the lock belongs to the transaction: it is freed when a process is killed, and half a
+minute after one is cut off (idle_in_transaction_session_timeout).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from service.store.locks import MIGRATIONS
 from trainer.errors import Infrastructure
 
 _SCRIPTS = Path(__file__).parent / "migrations"
-_WAIT_SECONDS = 600  # for another's migration
-_TABLE_SECONDS = 10  # for a table that running processes use: who asks for it after us waits as long
+_WAIT_SECONDS = 600  # for the migration of another process
+_TABLE_SECONDS = 10  # for a table in use: whoever asks for it after us waits as long
 log = logging.getLogger("service.store")
 
 
 def migrate(database: Database, home: Path) -> None:
-    """Upgrade to the newest revision; at once done where it is there already.
+    """Upgrade to the newest revision, unless it is there already.
 
     Raises:
-        Unavailable: the database does not answer, or another is still migrating after ten minutes; call again.
+        Unavailable: the database does not answer, or another process is still migrating after ten minutes.
         Infrastructure: the database was made by a newer version.
     """
     scripts = ScriptDirectory(str(_SCRIPTS))
@@ -42,19 +42,19 @@ def migrate(database: Database, home: Path) -> None:
         if _revision(connection) == head:
             return
     with _alone(database, home) as connection:
-        found = _revision(connection)  # again: others may have been faster
+        found = _revision(connection)  # again: another process may have been faster
         if found == head:
             return
         if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
             raise Infrastructure(
-                f"the database has revision {found}, which this version does not know. Run the version that made it, "
-                "or a newer one."
+                f"the database has revision {found}, which this version does not know. Run the version that "
+                "created it, or a newer one."
             )
         config = Config()
         config.set_main_option("script_location", str(_SCRIPTS))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-    log.info("the database went from revision %s to %s", found or "none", head)
+    log.info("migrated the database from revision %s to %s", found or "none", head)
 
 
 def _revision(connection: Connection) -> str | None:
@@ -63,10 +63,10 @@ def _revision(connection: Connection) -> str | None:
 
 @contextmanager
 def _alone(database: Database, home: Path) -> Iterator[Connection]:
-    """A transaction with the right to migrate; others wait. The right is freed by the system if we die."""
+    """A transaction that holds the migration lock; other processes wait. The lock is freed if we die."""
     if database.is_postgresql:
         with writing(database) as connection:
-            # The limits that all connections have are for requests: a large table takes longer to change.
+            # The usual limits are for requests; changing a large table takes longer.
             connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_SECONDS}s'"))
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATIONS})"))

@@ -1,10 +1,10 @@
-"""Who may change what a key has made; the store is told, since only it can ask in the very moment of a change."""
+"""Who may change what a key has made. The store checks it, within the transaction that makes the change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-MayChange = Callable[[str | None], bool]  # whether who asks may change what this owner has made
+MayChange = Callable[[str | None], bool]  # whether the caller may change what this owner has made
 
 
 def anyone(owner: str | None) -> bool:

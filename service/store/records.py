@@ -74,12 +74,12 @@ class NewJob:
     priority: int = 0
     deadline: float | None = None
     memory_bytes: int | None = None
-    is_uploaded: bool = False  # its data set is an uploaded version, which must be there still
+    is_uploaded: bool = False  # its data set is an uploaded version, which must still exist
 
 
 @dataclass(frozen=True)
 class Idempotency:
-    """The client's promise that requests with this key are one request."""
+    """The client's promise that requests with this key are the same request."""
 
     owner: str | None
     key: str
@@ -88,7 +88,7 @@ class Idempotency:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to change a running job: gone as soon as another dispatcher has it, or another attempt began."""
+    """The right to change a running job; lost when another dispatcher takes it over, or another attempt starts."""
 
     job_id: str
     attempt: int
@@ -108,7 +108,7 @@ class NewEvent:
     type: str
     data: dict[str, Any] = field(default_factory=dict)
     epoch: int | None = None
-    time: float | None = None  # none: now
+    time: float | None = None  # None: now
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tests import postgres
 
 ROOT = Path(__file__).resolve().parents[3]
 PROCESSES = 8
-MIGRATED = "the database went from revision none to"
+MIGRATED = "migrated the database from revision none to"
 
 # Processes of their own that share no connection; forked, because importing everything takes a second each time.
 # All are ready to go before any of them goes.
