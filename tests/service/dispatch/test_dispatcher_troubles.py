@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.dispatch.dispatcher import RESWEEP_SECONDS, SWEEP_SECONDS, Dispatcher
+from service.dispatch.dispatcher import CLEANUP_RETRY_SECONDS, CLEANUP_SECONDS, Dispatcher
 from service.dispatch.job_commands import JobCommands
 from service.dispatch.local import LocalRunner
 from service.store.errors import Unavailable
@@ -264,13 +264,13 @@ def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
     dispatcher._sweep(0.0)
     assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}
     swept.clear()
-    dispatcher._sweep(RESWEEP_SECONDS - 1)
+    dispatcher._sweep(CLEANUP_RETRY_SECONDS - 1)
     assert swept == []
     broken.clear()
-    dispatcher._sweep(RESWEEP_SECONDS)
+    dispatcher._sweep(CLEANUP_RETRY_SECONDS)
     assert set(swept) == {failing}
     swept.clear()
-    dispatcher._sweep(SWEEP_SECONDS - 1)
+    dispatcher._sweep(CLEANUP_SECONDS - 1)
     assert swept == []
-    dispatcher._sweep(RESWEEP_SECONDS + SWEEP_SECONDS)
+    dispatcher._sweep(CLEANUP_RETRY_SECONDS + CLEANUP_SECONDS)
     assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}
