@@ -102,7 +102,7 @@ class Dispatcher:
             self._refresh()
             for attempt in list(self.attempts.values()):
                 self._tick(attempt)
-            # Training last: freed memory may be enough for one of the others. Each has slots of its own, so that uploads
+            # Training last: freed memory may suffice for one of the others. Each has slots of its own, so that uploads
             # do not keep results from being published.
             self._claim(PUBLISHING, self._settings.import_concurrency)
             self._claim(IMPORTS, self._settings.import_concurrency, fair=True)

@@ -261,16 +261,16 @@ def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
     for name in ("sweep_uploads", "sweep_discarded", "sweep_versions"):
         monkeypatch.setattr(f"service.dispatch.dispatcher.{name}", stand_in(name))
     dispatcher = Dispatcher(settings, store, LocalRunner(), commands=commands)
-    dispatcher._sweep(0.0)
+    dispatcher._clean_up(0.0)
     assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}
     swept.clear()
-    dispatcher._sweep(CLEANUP_RETRY_SECONDS - 1)
+    dispatcher._clean_up(CLEANUP_RETRY_SECONDS - 1)
     assert swept == []
     broken.clear()
-    dispatcher._sweep(CLEANUP_RETRY_SECONDS)
+    dispatcher._clean_up(CLEANUP_RETRY_SECONDS)
     assert set(swept) == {failing}
     swept.clear()
-    dispatcher._sweep(CLEANUP_SECONDS - 1)
+    dispatcher._clean_up(CLEANUP_SECONDS - 1)
     assert swept == []
-    dispatcher._sweep(CLEANUP_RETRY_SECONDS + CLEANUP_SECONDS)
+    dispatcher._clean_up(CLEANUP_RETRY_SECONDS + CLEANUP_SECONDS)
     assert set(swept) == {"sweep_uploads", "sweep_discarded", "sweep_versions"}

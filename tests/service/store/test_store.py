@@ -206,7 +206,7 @@ def test_quota_counts_unfinished_jobs_of_the_owner(store):
     mine = replace(NEW, owner="me")
     first, _ = store.jobs.submit(mine, max_active=2)
     store.jobs.submit(mine, max_active=2)
-    with pytest.raises(QuotaExceeded, match="2 jobs have not ended"):
+    with pytest.raises(QuotaExceeded, match="2 unfinished jobs"):
         store.jobs.submit(mine, max_active=2)
     store.jobs.submit(NEW, max_active=2)
     store.jobs.cancel(first.id)
