@@ -1,7 +1,7 @@
-"""Questions about more than the service takes at a time: asked in parts, cut by count and by bytes.
+"""Requests for more than the service takes at a time: sent in batches, limited by count and by bytes.
 
-How much is too much depends on the service's settings and on the dimension of a version, so it has the last word: a
-part that it finds too large is halved.
+The limits depend on the service's settings and on the dimension of a version, so the service has the last word: a batch
+that it refuses as too large is halved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def ask_in_parts(
 ) -> Iterator[tuple[int, httpx.Response]]:
     """Answers to parts of `items` in turn, each with the place of its first item.
 
-    Of nothing, one empty part is asked about, so that the service says what it thinks of it.
+    Without items, one empty batch is sent, so that the service validates the rest of the request.
 
     Args:
         items: a list, or a matrix with a row each.

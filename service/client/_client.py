@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from service.client._documents import Dataset, Event, Job, Sweep, dataset_from, 
 from service.client._embeddings import Embeddings
 from service.client._errors import ApiError, JobFailed
 from service.client._paths import pages, path_of, segment
-from service.client._session import Notice, Session
+from service.client._session import Notice, Session, polls
 from trainer.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from tuner.config import SweepSpec
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-_LONGEST_POLL = 2.0  # seconds
 _Kind = TypeVar("_Kind", bound=Job)
 
 
@@ -187,13 +185,13 @@ class Client:
             JobFailed: it failed or was cancelled; says why.
             TimeoutError: it has not ended within `timeout` seconds. It goes on.
         """
-        path, until, pause = self._place(job), None if timeout is None else time.monotonic() + timeout, 0.1
-        while not (found := self._at(path)).is_terminal:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"job {found.id} is still {found.state} after {timeout:g} s")
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(1.5 * pause, _LONGEST_POLL)
+        path = self._place(job)
+        for _ in polls(timeout):
+            found = self._at(path)
+            if found.is_terminal:
+                break
+        else:
+            raise TimeoutError(f"job {found.id} is still {found.state} after {timeout:g} s")
         if found.state != "succeeded":
             raise JobFailed(found.id, found.failure_kind or found.state, found.failure_message or found.state)
         return found
@@ -285,10 +283,9 @@ class Client:
         fields = {"name": name} | ({"options": json.dumps(dict(options))} if options else {})
         answer = _files.upload(self._session, "v1/datasets", fields, files, progress)
         found = dataset_from(self._session.parsed(answer))
-        pause = 0.1
-        while found.state == "checking":
-            time.sleep(pause)
-            pause = min(1.5 * pause, _LONGEST_POLL)
+        for _ in polls():
+            if found.state != "checking":
+                break
             found = self.dataset(found.ref)
         if found.state == "failed":
             raise JobFailed(found.ref, "invalid", str(found.document.get("failure") or "it could not be imported"))

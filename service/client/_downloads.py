@@ -1,8 +1,8 @@
-"""Files from the service, of any size: a cut connection is taken up where it was, and so is a download begun earlier.
+"""Downloads of any size, resumed after a lost connection, and in a later call after a crash.
 
-A part of a file counts only together with the entity tag it was sent under (RFC 9110, If-Range): if the file is another
-one by now, the service sends all of it, so no file is ever made of two. Where the tag is the file's SHA-256, as that of
-npy and ids is, the finished file is checked against it.
+A partial file is kept together with the entity tag it was sent under (RFC 9110, If-Range): if the file has changed
+since, the service sends all of it, so two versions are never mixed. Where the tag is the file's SHA-256, as for npy and
+ids, the finished file is checked against it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def save(session: Session, path: str, target: Path, *, progress: Progress | None
             sync(target.parent)
         except OSError as error:
             raise Infrastructure(
-                f"{part}: {error.strerror or error}. Make room and give the same command again: it goes on from there."
+                f"{part}: {error.strerror or error}. Free some space and repeat the command: the download resumes."
             ) from error
 
 
@@ -143,12 +143,12 @@ def _is_whole(part: Path, etag: str | None) -> bool:
 def _taken(target: Path, part: Path) -> Iterator[BinaryIO]:
     """The part file, unbuffered, while no other process writes it."""
     if target.is_dir():
-        raise InvalidInput(f"{target}: is a directory; name a file")
+        raise InvalidInput(f"{target}: is a directory; give the name of a file")
     try:
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # as it is, not emptied
     except OSError as error:
         raise InvalidInput(
-            f"{part}: cannot be written ({error.strerror}). Name a file in a folder of yours."
+            f"{part}: cannot be written ({error.strerror}). Choose a folder that you can write to."
         ) from error
     with open(handle, "r+b", buffering=0) as file:  # no buffer, so that a full disk is told where it is met, once
         try:
@@ -158,7 +158,7 @@ def _taken(target: Path, part: Path) -> Iterator[BinaryIO]:
         except OSError:
             current = False
         if not current:
-            raise InvalidInput(f"{part}: another process is downloading to it; wait for it, or name another file")
+            raise InvalidInput(f"{part}: another process is downloading to it; wait for it, or choose another file")
         try:
             yield file
         finally:
@@ -170,7 +170,7 @@ def _receive(
     response: httpx.Response, file: BinaryIO, start: int, progress: Progress | None, alive: Callable[[], None]
 ) -> None:
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise Infrastructure(f"{response.url} is sent encoded by something on the way, although that was not asked for")
+        raise Infrastructure(f"{response.url} was compressed on the way, which was not requested; check the proxy")
     length = response.headers.get("content-length", "")
     total, done = start + int(length) if length.isdigit() else None, start
     file.seek(start)
@@ -183,7 +183,7 @@ def _receive(
         if progress is not None:
             progress(done, max(done, total or 0))
     if total is not None and done != total:
-        raise Infrastructure(f"{response.url} has {total} bytes, of which {done} came; download it again")
+        raise Infrastructure(f"{response.url} has {total} bytes, but only {done} were received; download it again")
 
 
 def _check_part(session: Session, response: httpx.Response, start: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What the service says of embeddings: versions, aliases, and answers as numpy arrays."""
+"""Documents of the service about embeddings: versions, aliases, and results as numpy arrays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    Embeddings = np.ndarray[Any, np.dtype[np.float32]]
+    Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 NodeId = int | str
+_SAME = ("version", "state", "dataset", "name", "rows", "dim", "id_type", "metrics", "indexes", "failure")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Lookup:
     """vectors: float32 [n, dim], a row for each id asked for, NaN where the version has no such node (`unknown`)."""
 
     version: str
-    vectors: Embeddings
+    vectors: Floats
     unknown: Sequence[NodeId]
 
 
@@ -79,7 +80,7 @@ class Neighbors:
     """Nearest nodes, best first; entry i of ids, scores and vectors belongs to queries[i].
 
     Attributes:
-        backend: what found them: exact, hnsw or ivf; None if the service did not tell. Scores are exact in any case.
+        backend: what found them: exact, hnsw or ivf. Scores are exact in any case.
         queries: the ids asked for that are known, or the rows of the vectors asked with.
         ids: a list of ids per query.
         scores: float32 [k] per query, descending.
@@ -90,11 +91,11 @@ class Neighbors:
 
     version: str
     metric: str
-    backend: str | None
+    backend: str
     queries: Sequence[NodeId]
     ids: Sequence[Sequence[NodeId]]
-    scores: Sequence[Embeddings]
-    vectors: Sequence[Embeddings] | None
+    scores: Sequence[Floats]
+    vectors: Sequence[Floats] | None
     unknown: Sequence[NodeId]
     unknown_in_filter: Sequence[NodeId]
 
@@ -105,7 +106,7 @@ class Embedded:
 
     version: str
     ids: Sequence[NodeId | None]
-    vectors: Embeddings
+    vectors: Floats
     neighbors: Neighbors | None
 
 
@@ -125,52 +126,50 @@ class Classified:
     protocol: Any
     ids: Sequence[NodeId]
     labels: Sequence[Any]
-    confidence: Embeddings
+    confidence: Floats
     document: Mapping[str, Any] = field(repr=False)
 
 
 def version_from(document: Mapping[str, Any]) -> Version:
     """Read a version document."""
-    failure, classes = document.get("failure"), document.get("classes")
+    classes = document["classes"]
     return Version(
-        version=document["version"], state=document["state"], dataset=document["dataset"], name=document.get("name"),
-        rows=document.get("rows"), dim=document.get("dim"), id_type=document.get("id_type"),
-        classes=None if classes is None else tuple(classes), aliases=tuple(document.get("aliases") or ()),
-        metrics=document.get("metrics") or {}, indexes=document.get("indexes") or {},
-        failure=str(failure.get("message")) if isinstance(failure, Mapping) else failure, document=document,
+        **{name: document[name] for name in _SAME}, classes=None if classes is None else tuple(classes),
+        aliases=tuple(document["aliases"]), document=document,
     )  # fmt: skip
 
 
 def alias_from(document: Mapping[str, Any]) -> Alias:
     """Read an alias document; in lists it is without history."""
     return Alias(
-        document["name"], document["version"], document["seq"], document["automatic"], document.get("owner"),
-        tuple(document.get("history") or ()), document,
+        document["name"], document["version"], document["seq"], document["automatic"], document["owner"],
+        tuple(document.get("history", ())), document,
     )  # fmt: skip
 
 
-def neighbors_from(pages: Sequence[tuple[int, Mapping[str, Any]]], *, vectors: bool) -> Neighbors:
-    """Join answers to parts of one question; each comes with the number of the first query it answers.
+def neighbors_from(
+    pages: Sequence[tuple[int, Mapping[str, Any]]], *, vectors: bool, by_position: bool = False
+) -> Neighbors:
+    """Join the answers to the batches of one search; each comes with the number of the first query it answers.
 
     Args:
         vectors: they were asked for.
+        by_position: queries are named by their position in the batch, not by id.
     """
     first = pages[0][1]
     results = [(start, found) for start, document in pages for found in document["results"]]
-    by_position = any(document.get("by_position") for _, document in pages)
     return Neighbors(
-        version=first["version"], metric=first["metric"], backend=first.get("backend"),
+        version=first["version"], metric=first["metric"], backend=first["backend"],
         queries=[found["query"] + start if by_position else found["query"] for start, found in results],
         ids=[found["ids"] for _, found in results], scores=[floats(found["scores"]) for _, found in results],
-        vectors=[floats(found["vectors"], len(found["ids"])) for _, found in results]
-        if vectors else None,
-        unknown=[node for _, document in pages for node in document.get("unknown") or ()],
-        unknown_in_filter=list(first.get("unknown_in_filter") or ()),
+        vectors=[floats(found["vectors"], len(found["ids"])) for _, found in results] if vectors else None,
+        unknown=[node for _, document in pages for node in document.get("unknown", ())],
+        unknown_in_filter=first["unknown_in_filter"],
     )  # fmt: skip
 
 
 def classified_from(pages: Sequence[Mapping[str, Any]]) -> Classified:
-    """Join the answers of a probe to parts of one question; its figures are the same in each."""
+    """Join the answers to the batches of one classification; accuracy and protocol are the same in each."""
     joined = {name: [value for page in pages for value in page[name]] for name in ("ids", "labels", "confidence")}
     document = {**pages[0], **joined}
     return Classified(
@@ -179,7 +178,7 @@ def classified_from(pages: Sequence[Mapping[str, Any]]) -> Classified:
     )  # fmt: skip
 
 
-def floats(values: Any, rows: int | None = None) -> Embeddings:
+def floats(values: Any, rows: int | None = None) -> Floats:
     """Numbers of a JSON document as float32; with `rows`, as a matrix, also if it is empty."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Embeddings by node id: `client.vectors`. numpy in and out; vectors travel as raw float32.
+"""Published embeddings by node id: `client.vectors`. numpy arrays in and out; vectors are sent as raw float32.
 
 vectors = client.vectors.lookup("latest", [42, "p-991"]).vectors                  # [2, dim]
 found = client.vectors.neighbors("latest", ids=[42], k=10)                        # found.ids[0], found.scores[0]
@@ -7,7 +7,6 @@ client.vectors.download("latest", "vectors.npy")                                
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +33,7 @@ from service.client._payloads import (
     node_ids,
     version_of,
 )
-from service.client._session import CONNECT_SECONDS, Session
+from service.client._session import CONNECT_SECONDS, Session, polls
 from trainer.errors import Infrastructure, InvalidInput
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ QUERIES = 1_000
 PREDICTED = 100_000
 ANSWER_SECONDS = 300.0  # a search of everything, or an encoder that is loaded first, may take a while
 _PATIENT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
-LONGEST_POLL = 2.0  # seconds
 _EMBEDDINGS, _ALIASES = "v1/embeddings", "v1/aliases"
 
 
@@ -84,8 +82,8 @@ class Embeddings:
             TimeoutError: it is not ready within `timeout` seconds. It goes on.
         """
         name = job if isinstance(job, str) else job.id if isinstance(job, Job) else job.version
-        until, pause, trained = None if timeout is None else time.monotonic() + timeout, 0.05, False
-        while True:
+        trained = False
+        for _ in polls(timeout):
             try:
                 found = self.get(name)
                 if found.state == "ready":
@@ -95,14 +93,8 @@ class Embeddings:
             except ApiError as error:
                 if error.status != httpx.codes.NOT_FOUND or trained:
                     raise
-                trained = self._has_trained(name, error)
-                if trained:
-                    continue  # a job and its version change at once, so now there is one, or none will come
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"the embeddings of {name} are not ready after {timeout:g} s")
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(1.5 * pause, LONGEST_POLL)
+                trained = self._has_trained(name, error)  # then its version exists by the next poll, or never will
+        raise TimeoutError(f"the embeddings of {name} are not ready after {timeout:g} s")
 
     def delete(self, version: str) -> None:
         """Remove a version and its files; refused while somebody's alias points to it."""
@@ -173,9 +165,9 @@ class Embeddings:
             backend: exact, or an index that was built; auto: chosen by size.
         """
         if (ids is None) == (vectors is None):
-            raise InvalidInput("ask for neighbours of ids, or of vectors: one of them")
+            raise InvalidInput("give either ids or vectors")
         if labels is not None and among is not None:
-            raise InvalidInput("search by labels, or among some nodes: not both")
+            raise InvalidInput("give either labels or among, not both")
         options: dict[str, Any] = {
             "k": k, "metric": metric, "include_vectors": include_vectors, "include_self": include_self,
             "backend": backend,
@@ -195,8 +187,8 @@ class Embeddings:
         sizes = None if binary else row_sizes(queries) if ids is None else id_sizes(queries)
         limits = ("include_vectors",) if binary else ("include_vectors", "body")  # a binary body has a wrong shape
         for start, response in ask_in_parts(queries, QUERIES, ask, sizes=sizes, limits=limits):
-            found.append((start, {**self._session.parsed(response), "by_position": ids is None}))
-        return _read.neighbors_from(found, vectors=include_vectors)
+            found.append((start, self._session.parsed(response)))
+        return _read.neighbors_from(found, vectors=include_vectors, by_position=ids is None)
 
     # New nodes, and labels
 
@@ -215,10 +207,8 @@ class Embeddings:
             body["neighbors"] = {"k": neighbors} if isinstance(neighbors, int) else dict(neighbors)
         document = self._session.parsed(self._ask(path_of(_EMBEDDINGS, ref, "embed"), body))
         near = None
-        if document.get("results") is not None:
-            asked = body["neighbors"]
-            found = [(0, {"metric": asked.get("metric", "cosine"), **document})]
-            near = _read.neighbors_from(found, vectors=asked.get("include_vectors", False))
+        if neighbors is not None:
+            near = _read.neighbors_from([(0, document)], vectors=body["neighbors"].get("include_vectors", False))
         return Embedded(
             document["version"], document["ids"], _read.floats(document["vectors"], len(document["ids"])), near
         )

@@ -14,7 +14,7 @@ EXIT_CODES = {
     "cancelled": Cancelled.exit_code,
     "deadline": Cancelled.exit_code,  # nothing was wrong with it but that its time was over
 }
-_KEY_REMEDY = "Give one as NML_API_KEY or --key; `nml keys create NAME` makes one, on the service's machine."
+_KEY_REMEDY = "Set NML_API_KEY or --key; `nml keys create NAME` on the service's machine creates a key."
 
 
 class ApiError(TrainerError):
@@ -63,8 +63,8 @@ class Unreachable(Infrastructure):
 
     def __str__(self) -> str:
         return (
-            f"{self.url} does not answer ({self.reason}). Start the service there with `nml serve`, or name another "
-            "one by NML_URL or --url."
+            f"{self.url} does not answer ({self.reason}). Start the service with `nml serve`, or set NML_URL or "
+            "--url to another address."
         )
 
 

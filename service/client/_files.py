@@ -1,6 +1,6 @@
-"""Large files to and from the service, never whole in memory: uploads with progress, downloads that go on after a cut.
+"""Large files to and from the service, never whole in memory: uploads with progress, and the export of a job.
 
-What was downloaded is compared with the checksums of the run's own manifest, and nothing is ever unpickled.
+What was downloaded is compared with the checksums in the run's manifest, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _parts(
         try:
             file = stack.enter_context(_Counted(path, told))
         except OSError as error:
-            raise InvalidInput(f"{path}: cannot be read ({error.strerror}). Name a file of this machine.") from error
+            raise InvalidInput(f"{path}: cannot be read ({error.strerror}). Give a file on this machine.") from error
         parts[field] = (f"{field}{path.suffix.lower()}", file, "application/octet-stream")
     total = sum(path.stat().st_size for path in files.values())
     return parts

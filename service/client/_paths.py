@@ -27,7 +27,7 @@ def segment(text: str) -> str:
         InvalidInput: it cannot.
     """
     if not _SEGMENT.fullmatch(text):
-        raise InvalidInput(f"{text!r} cannot be the id or name of anything here; ids have letters, digits, . _ and -")
+        raise InvalidInput(f"{text!r} is not a valid id or name; use letters, digits, dot, dash and underscore")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Questions about embeddings as bytes, and arrays in answers: JSON, npy and Arrow, from and to numpy. No pickle."""
+"""Request bodies about embeddings, and arrays in responses: JSON, npy and Arrow, from and to numpy. Never pickle."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def node_ids(ids: Any) -> Any:
         InvalidInput: one is neither a whole number nor text, or has no form in UTF-8.
     """
     if isinstance(ids, str | bytes):
-        raise InvalidInput("give node ids as a list, also a single one")
+        raise InvalidInput("give node ids as a list, even if there is only one")
     found = ids.tolist() if hasattr(ids, "tolist") else [node.item() if hasattr(node, "item") else node for node in ids]
     for at, node in enumerate(found):
         if not isinstance(node, int | str) or isinstance(node, bool):
-            raise InvalidInput(f"ids.{at}: {node!r} is no node id; ids are whole numbers or text")
+            raise InvalidInput(f"ids.{at}: {node!r} is not a node id; ids are whole numbers or text")
         try:
             str(node).encode()
         except ValueError as error:  # half of a surrogate pair, or a number of more digits than Python writes
-            raise InvalidInput(f"ids.{at}: cannot be sent ({error}); write it as text that UTF-8 has") from error
+            raise InvalidInput(f"ids.{at}: cannot be encoded as UTF-8 ({error})") from error
     return found
 
 
@@ -51,7 +51,7 @@ def matrix(vectors: Any) -> Floats:
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"vectors: not an array of numbers [q, dim] ({error})") from error
     if found.ndim != 2:
-        raise InvalidInput(f"vectors: an array of shape {list(found.shape)} is no list of vectors [q, dim]")
+        raise InvalidInput(f"vectors: the array has shape {list(found.shape)}; give [q, dim]")
     return np.ascontiguousarray(found)
 
 
@@ -123,5 +123,5 @@ def version_of(response: httpx.Response) -> str:
     """Which version has answered."""
     version: str | None = response.headers.get("nml-version")
     if version is None:
-        raise Infrastructure(f"{response.url} does not say which version answers; something on the way drops it")
+        raise Infrastructure(f"{response.url} sent no Nml-Version header; a proxy on the way may have removed it")
     return version

@@ -25,8 +25,21 @@ BUSY = {429, 502, 503, 504}  # may be otherwise in a moment
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # no connection: nothing was done
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds
 CONNECT_SECONDS = 5.0
+LONGEST_POLL = 2.0  # seconds
 
 Notice = Callable[[str], None]
+
+
+def polls(timeout: float | None = None) -> Iterator[None]:
+    """Yield at once, then after pauses that grow to LONGEST_POLL, the last time when `timeout` seconds have passed."""
+    until, pause = None if timeout is None else time.monotonic() + timeout, 0.1
+    while True:
+        yield
+        left = pause if until is None else until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(1.5 * pause, LONGEST_POLL)
 
 
 class Patience:
@@ -87,7 +100,7 @@ class Session:
         headers = {"Accept": "application/json, application/problem+json"}
         if key:
             if not (key.isascii() and key.isprintable()) or " " in key:
-                raise InvalidInput("the API key holds characters that no key has; copy it as `nml keys create` gave it")
+                raise InvalidInput("the API key has invalid characters; copy it as `nml keys create` printed it")
             headers["Authorization"] = f"Bearer {key}"
         self._http = httpx.Client(
             base_url=self.url,
@@ -141,7 +154,9 @@ class Session:
             return response.json()
         except ValueError as error:
             kind = response.headers.get("content-type", "something without a type")
-            raise Infrastructure(f"{self.url} answers with {kind}, so it is not this service. Check --url.") from error
+            raise Infrastructure(
+                f"{self.url} sent {kind} instead of JSON, so it is not this service; check --url"
+            ) from error
 
     def delete(self, path: str) -> None:
         """As `request`; that the thing is gone is no failure if an attempt of ours may have removed it."""
@@ -169,7 +184,7 @@ class Session:
         status = response.status_code
         if response.is_redirect:
             place = response.headers.get("location", "another address")
-            return ApiError(status, "redirect", f"{self.url} points to {place}; give that as --url or NML_URL")
+            return ApiError(status, "redirect", f"{self.url} redirects to {place}; use that as --url or NML_URL")
         problem = _problem(response)
         title = str(problem.get("title") or response.reason_phrase or "refused")
         errors = [entry for entry in problem.get("errors") or () if isinstance(entry, dict)]
@@ -181,9 +196,9 @@ def _address(url: str) -> str:
     try:
         parsed = httpx.URL(url.strip())
     except httpx.InvalidURL as error:
-        raise InvalidInput(f"{url}: not an address of a service ({error}); write it as http://host:8000") from error
+        raise InvalidInput(f"{url}: not a valid address ({error}); write it as http://host:8000") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-        raise InvalidInput(f"{url}: not an address of a service; write it as http://host:8000")
+        raise InvalidInput(f"{url}: not a valid address; write it as http://host:8000")
     return str(parsed).rstrip("/")
 
 

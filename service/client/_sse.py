@@ -1,4 +1,7 @@
-"""Server-sent events (the WHATWG's text/event-stream): bytes to events, across lost connections."""
+"""Server-sent events (the WHATWG's text/event-stream): bytes to events, across lost connections.
+
+Parsed here rather than by httpx-sse, which would be one more dependency of every client for these forty lines.
+"""
 
 from __future__ import annotations
 

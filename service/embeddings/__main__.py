@@ -4,8 +4,8 @@
     {"do": "index", "version": "<the same>", "kind": "hnsw"}       or "ivf"
 
 Publishing reads NML_HOME/runs/<version> and makes NML_HOME/embeddings/<version>; indexing adds to that folder. What is
-there already, and whole, is not made again, so that a killed job can be run again. Messages hold no path of the server.
-The exit code tells the kind of failure (trainer.errors).
+complete already is not made again, so a killed job can be run again. Messages contain no path of the server. The exit
+code tells the kind of failure (trainer.errors).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, work, and return the exit code."""
     return run_document(
         arguments, module="service.embeddings", about=__doc__, parse=TypeAdapter[Publish | Index](Order).validate_json,
-        work=run, trouble="the embeddings could not be made ready",
+        work=run, trouble="the embeddings could not be published or indexed",
     )  # fmt: skip
 
 
@@ -75,13 +75,13 @@ def run(order: Publish | Index, home: Path) -> None:
     try:
         table = Table.open(place)
     except FileNotFoundError as error:
-        raise InvalidInput("the version is not there any more. Publish it again.") from error
+        raise InvalidInput("the version no longer exists. Publish it again.") from error
     about = build_index(table, order.kind, progress=Progress())
     log.info("index %s: recall@10 %s", order.kind, about.get("recall_at_10"))
 
 
 class Progress:
-    """Tells of work in the log, a line for every tenth."""
+    """Logs progress, a line for every tenth."""
 
     def __init__(self) -> None:
         self._told: tuple[str, int] | None = None

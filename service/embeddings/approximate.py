@@ -98,7 +98,7 @@ def build_index(
             if document is None:
                 document = _build(table, kind, threads, tell)
     except OSError as error:
-        raise Infrastructure(f"the {kind} index could not be written ({error}). Have it built again.") from error
+        raise Infrastructure(f"the {kind} index could not be written ({error}). Build it again.") from error
     tell("done", 1.0)
     return document
 
@@ -186,7 +186,7 @@ def index_memory(rows: int, dim: int, kind: IndexKind) -> int:
 
 
 def _damaged(name: str, what: str, kind: IndexKind) -> InvalidInput:
-    return InvalidInput(f"{name} {what}. Build the index again, or search with backend exact instead of {kind}.")
+    return InvalidInput(f"{name} {what}. Build the index again, or use backend exact instead of {kind}.")
 
 
 def _opened(path: Path) -> Any:

@@ -1,8 +1,8 @@
 """Jobs that publish and index, as the service makes them, and how each of them ends in the store.
 
-A dispatcher concludes *before* it ends the job: killed in between, it (or another one) finds the job still running, and
-does both again. So a version is never left behind "publishing" by a job that has ended well. A job that was cancelled
-or deleted before its turn says nothing; `reconcile` finds what such jobs have left.
+A dispatcher finishes the version *before* it ends the job: killed in between, it (or another one) finds the job still
+running, and does both again. So a job that succeeded never leaves a version in state "publishing". A job that was
+cancelled or deleted while queued changes no version; `reconcile` finds what such jobs left.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def finish_publish(job: Job, store: Store, settings: Settings, *, failure: str |
     version = str(job.spec["version"])
     there = store.embeddings.get(version)
     if there is None or there.state != "publishing" or there.job_id != job.id:
-        return  # concluded before, or deleted since, or published anew
+        return  # finished before, or deleted since, or published anew
     with contextlib.suppress(Fenced):  # so in this very moment
         if failure is not None:
             store.embeddings.finish(version, job.id, failure=failure)
@@ -106,19 +106,19 @@ def about_version(info: VersionInfo) -> dict[str, Any]:
 
 
 def reconciled(embedding: Embedding, store: Store) -> Embedding:
-    """The version, no longer "publishing", nor an index "building", if the job that does it has ended without a word.
+    """The version; marked as failed if the job that publishes or indexes it has ended without finishing it.
 
-    That is so when the job was cancelled, or could not be handled at all.
+    That happens when the job was cancelled, or could not be handled at all.
     """
     if embedding.state == "publishing":
-        reason = _silent_end(embedding.job_id, store, "its publishing was cancelled; publish it again")
+        reason = _end_of(embedding.job_id, store, "its publishing was cancelled; publish it again")
         if reason is not None:
-            with contextlib.suppress(Fenced):  # concluded in this very moment
+            with contextlib.suppress(Fenced):  # finished in this very moment
                 store.embeddings.finish(embedding.version, embedding.job_id, failure=reason)
             return store.embeddings.get(embedding.version) or embedding
     for kind, entry in embedding.indexes.items():
         if entry.get("state") == "building":
-            reason = _silent_end(str(entry.get("job")), store, "its building was cancelled; ask for it again")
+            reason = _end_of(str(entry.get("job")), store, "its building was cancelled; ask for it again")
             if reason is not None:
                 with contextlib.suppress(Fenced):
                     store.embeddings.finish_index(embedding.version, kind, str(entry.get("job")), failure=reason)
@@ -127,12 +127,12 @@ def reconciled(embedding: Embedding, store: Store) -> Embedding:
 
 
 def reconcile(store: Store) -> None:
-    """Settle all that are unfinished."""
+    """Reconcile all versions that are unfinished."""
     for embedding in store.embeddings.unfinished():
         reconciled(embedding, store)
 
 
-def _silent_end(job_id: str, store: Store, otherwise: str) -> str | None:
+def _end_of(job_id: str, store: Store, otherwise: str) -> str | None:
     """Why a job has ended; None while it has not."""
     job = store.jobs.get(job_id)
     if job is not None and not job.is_terminal:

@@ -143,19 +143,19 @@ def _bring(source: Path, place: Path) -> None:
                 raise
             shutil.copyfile(source, place)
     except FileNotFoundError as error:
-        raise InvalidInput(f"{source.name}: the run has no such file any more. {_AGAIN}") from error
+        raise InvalidInput(f"{source.name}: the run no longer has this file. {_AGAIN}") from error
 
 
 def _classes(place: Path, manifest: dict[str, Any], rows: int) -> tuple[str, ...]:
     classes = manifest.get("classes")
     if not isinstance(classes, list):
-        raise InvalidInput(f"manifest.json of the embeddings: names no classes for {LABELS}. {_AGAIN}")
+        raise InvalidInput(f"manifest.json of the embeddings: lists no classes for {LABELS}. {_AGAIN}")
     try:
         labels = map_npy(place / LABELS, "<i4", (rows,))
     except ValueError as error:
         raise InvalidInput(f"{error}. {_AGAIN}") from error
     if labels.min() < -1 or labels.max() >= len(classes):
-        raise InvalidInput(f"{LABELS}: has numbers that are none of the {len(classes)} classes. {_AGAIN}")
+        raise InvalidInput(f"{LABELS}: has numbers beyond the {len(classes)} classes. {_AGAIN}")
     return tuple(map(str, classes))
 
 
@@ -185,7 +185,7 @@ def inverse_norms(vectors: NDArray[np.float32], start: int = 0) -> NDArray[np.fl
     norms = np.sqrt(squares)
     long = np.flatnonzero(norms > _LONGEST)
     if len(long):
-        what = f"is {norms[long[0]]:.3g} long, more than the {_LONGEST:.0e} that can be searched"
+        what = f"has length {norms[long[0]]:.3g}, more than the {_LONGEST:.0e} that can be searched"
         raise InvalidInput(f"{VECTORS}, row {start + long[0]}: {what}. Train again with a lower learning rate.")
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms >= SHORT).astype(np.float32)
 

@@ -81,13 +81,13 @@ class Searcher:
         if k < 1:
             raise InvalidInput(f"k is {k}; it must be at least 1.")
         if metric not in get_args(Metric):
-            raise InvalidInput(f"there is no metric {metric!r}. There are: {', '.join(get_args(Metric))}.")
+            raise InvalidInput(f"invalid metric {metric!r} (expected one of {', '.join(get_args(Metric))}).")
         if backend not in get_args(Backend):
-            raise InvalidInput(f"there is no backend {backend!r}. There are: {', '.join(get_args(Backend))}.")
+            raise InvalidInput(f"invalid backend {backend!r} (expected one of {', '.join(get_args(Backend))}).")
         if len(bad := np.flatnonzero(~np.isfinite(queries).all(axis=1))):
-            raise InvalidInput(f"query {bad[0]} has numbers that are not finite.")
+            raise InvalidInput(f"query {bad[0]} holds NaN or infinity.")
         if metric == "cosine" and len(bad := np.flatnonzero(~queries.any(axis=1))):
-            raise InvalidInput(f"query {bad[0]} is a zero vector, which has no cosine. Ask with metric dot.")
+            raise InvalidInput(f"query {bad[0]} is a zero vector, which has no cosine. Use metric dot.")
 
     def _chosen(self, backend: Backend, metric: Metric, *, filtered: bool) -> Index | None:
         """The index to use; none: search exactly."""
@@ -105,13 +105,13 @@ class Searcher:
                     return index
             return None
         if metric != "cosine":
-            raise InvalidInput(f"backend {backend} searches by cosine only. For metric {metric} take exact or auto.")
+            raise InvalidInput(f"backend {backend} searches by cosine only. For metric {metric} use exact or auto.")
         if filtered:
-            raise InvalidInput(f"backend {backend} searches all rows only. With a filter take exact or auto.")
+            raise InvalidInput(f"backend {backend} searches all rows only. With a filter use exact or auto.")
         try:
             return self._index(backend)
         except FileNotFoundError as error:
-            raise InvalidInput(f"this version has no {backend} index. Have it built, or take exact or auto.") from error
+            raise InvalidInput(f"this version has no {backend} index. Build it, or use exact or auto.") from error
         except OSError as error:
             raise Infrastructure(f"the {backend} index cannot be read: {error.strerror}") from error
 

@@ -77,7 +77,7 @@ class Table:
             except ValueError as error:
                 more = ", …" if len(classes) > _NAMED else ""
                 known = ", ".join(repr(known) for known in classes[:_NAMED]) + more
-                raise InvalidInput(f"no class is called {name!r}. There are: {known}.") from error
+                raise InvalidInput(f"unknown class {name!r} (expected one of {known}).") from error
         return np.flatnonzero(wanted[self.labels])
 
     def close(self) -> None:

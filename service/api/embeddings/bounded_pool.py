@@ -1,4 +1,4 @@
-"""What computes for a while, a few at a time, each in a thread; whoever would have to wait too long is sent away."""
+"""A bounded pool of threads for what computes for a while: a few at a time, a limited queue, 503 beyond it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BoundedPool:
-    """numpy and FAISS compute without the GIL, so that meanwhile the event loop goes on."""
+    """Runs calls in threads. numpy and FAISS compute without the GIL, so the event loop goes on meanwhile."""
 
     def __init__(self, at_a_time: int, *, most_waiting: int = MOST_WAITING):
         self._limiter = anyio.CapacityLimiter(at_a_time)

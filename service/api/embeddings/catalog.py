@@ -1,9 +1,9 @@
-"""Which version a name means, and its open table: one picture of the store per process, taken anew when it changes.
+"""Which version a name means, and its open table: one snapshot of the store per process, taken anew when it changes.
 
-On SQLite every request compares the store's revision, so that an answer is never older than its question. Elsewhere a
-background task does, every `poll_seconds`, and whoever asks for something that the picture does not have, or has just
-changed something, looks at once. A table that was closed or deleted stays readable for requests that have it: its maps
-go with the last of them.
+On SQLite every request compares the store's revision, so an answer is never older than its request. Elsewhere a
+background task compares it every `poll_seconds`, and so does every request that has changed something or asks for
+something that is not in the snapshot. A table that was closed or deleted stays readable for requests that hold it: its
+memory maps go with the last of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Catalog:
         self._snapshot = Snapshot(-1, {}, {})
         self._aliases: dict[str, list[str]] = {}  # by version
         self._served: OrderedDict[str, ServedVersion] = OrderedDict()
-        self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the picture was taken
+        self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the snapshot was taken
         self._lock = asyncio.Lock()
 
     async def find(self, ref: str) -> Found:
@@ -97,7 +97,7 @@ class Catalog:
         return self._aliases.get(version, [])
 
     async def refresh(self) -> None:
-        """Take the picture anew if anything has changed.
+        """Take a new snapshot if anything has changed.
 
         Raises:
             Unavailable: the database does not answer.

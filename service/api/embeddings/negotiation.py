@@ -1,4 +1,4 @@
-"""The form of an answer: which the client wants (Accept), and whether it has it already (If-None-Match)."""
+"""Content negotiation: the media type of an answer (Accept), and whether the client has it already (If-None-Match)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def choose(accept: bytes | None, offered: Sequence[str]) -> str:
-    """The form that the client likes best; the first offered one where it likes several, or does not say.
+    """The media type that the client prefers; the first one offered where it prefers several equally, or none.
 
     Raises:
         Problem: 406, it wants none of them.
@@ -30,7 +30,9 @@ def choose(accept: bytes | None, offered: Sequence[str]) -> str:
     forms = tuple(offered)
     found = (_remembered if len(accept) <= _LONGEST else _best)(accept, forms)
     if found is None:
-        raise Problem(406, f"Accept: there is {', '.join(forms)}; ask for one of these", headers={"Vary": "Accept"})
+        raise Problem(
+            406, f"Accept: no acceptable media type (expected one of {', '.join(forms)})", headers={"Vary": "Accept"}
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Neighbours: from a checked question to what is found in one version. Computes; runs in a thread."""
+"""Neighbours: from a validated request to what is found in one version. Computes, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -160,5 +160,5 @@ def _among(served: ServedVersion, chosen: Filter | None, within: str) -> tuple[R
 def _check_nonzero(queries: Queries) -> None:
     zero = queries.places[~queries.vectors.any(axis=1)]
     if len(zero):
-        why = "is zero, and so has no direction; ask with metric dot"
+        why = "is a zero vector, which has no cosine; use metric dot"
         raise not_valid([FieldError(f"{queries.field}.{at}", why) for at in zero[:50].tolist()])

@@ -12,10 +12,12 @@ from service.api.openapi import REFERENCE
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer"}
-_VERSION = {"Nml-Version": {"description": "the version that answered, whatever alias was asked for", "schema": _TEXT}}
+_VERSION = {
+    "Nml-Version": {"description": "the version that answered, even if the request named an alias", "schema": _TEXT}
+}
 _TAGGED = {"ETag": {"description": "strong: a version never changes", "schema": _TEXT}, **_VERSION}
 _SHAPED = {
-    "Nml-Rows": {"description": "with vectors: how many there are", "schema": _COUNT},
+    "Nml-Rows": {"description": "with vectors: how many rows there are", "schema": _COUNT},
     "Nml-Dimension": {"description": "with vectors: numbers in each", "schema": _COUNT},
 }
 _COUNTED = {"Nml-Unknown": {"description": "how many ids were not found", "schema": _COUNT}}

@@ -1,7 +1,7 @@
-"""Answers on their way: in pieces that a client fetches one by one, and only so many bytes of them at a time.
+"""Responses whose headers and body are bytes already, sent in pieces.
 
-What a client has not read yet is kept here, so large answers are counted while they are being sent; beyond a budget
-the next one is refused. Who reads nothing for a minute is cut off (`service.serve_api`).
+What a client has not read yet stays in memory, so the bytes of large responses are counted while they are being sent;
+beyond a budget the next one is refused. Who reads nothing for a minute is cut off (`service.serve_api`).
 """
 
 from __future__ import annotations

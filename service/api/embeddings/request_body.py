@@ -1,9 +1,9 @@
-"""The bodies of questions about vectors: JSON by its model, or a matrix of float32 in binary form.
+"""Request bodies: JSON validated by its model, or a matrix of float32 in binary form.
 
-Of a mistake its place is told (`vectors.3`), and nothing is computed before the whole question is right.
+Errors name the field (`vectors.3`), and nothing is computed before the whole body is valid.
 
-JSON is read in one go, during which nothing else happens in this process, whatever thread does it: so its bytes and its
-values are limited beforehand, to what takes a tenth of a second or so, and one long text is read at a time.
+Parsing JSON holds the GIL, whichever thread does it. So the bytes and values of a body are limited beforehand, to what
+takes about a tenth of a second, and long bodies are parsed one at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.api.state import state_of
 
 SECONDS = 120.0  # for a body of tens of megabytes
 MOST_VALUES = 320_000  # in a JSON text: 1,000 queries of 256 numbers, or the ids and labels of a classification
-FEWER = f"; ask for less at a time, or send vectors as {NPY}, sparse features as indices and values"
+FEWER = f"; send less at a time, or send vectors as {NPY}, sparse features as indices and values"
 _SMALL = 64_000  # bytes; what is read in a millisecond need not go to a thread
 _NPY_HEAD = 10_000  # bytes of a header; a genuine one has 128
 _NPY_TYPES = ("<f4", "<f8")
@@ -141,7 +141,7 @@ def _from_npy(body: bytes, dim: int, most: int) -> NDArray[Any]:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(file, max_header_size=_NPY_HEAD)
     except Exception:  # whatever numpy's reader makes of a text that anyone may have written
-        raise invalid("body", "is no .npy file of version 1 or 2") from None
+        raise invalid("body", "is not a .npy file of version 1 or 2") from None
     if dtype.str not in _NPY_TYPES:
         raise invalid("body", "is a .npy file of another type; send little-endian float32 (or float64)")
     if len(shape) != 2 or any(type(size) is not int for size in shape) or shape[1] != dim:
@@ -155,7 +155,7 @@ def _from_npy(body: bytes, dim: int, most: int) -> NDArray[Any]:
 
 def _check_count(count: int, most: int) -> None:
     if not 1 <= count <= most:
-        raise invalid("vectors", f"there are {count:,} of them; send 1 to {most:,} at a time")
+        raise invalid("vectors", f"there are {count:,} vectors; send 1 to {most:,} at a time")
 
 
 def _finite(numbers: NDArray[Any], field: str) -> Floats:

@@ -173,7 +173,7 @@ def check_size(floats: int, form: str, field: str, remedy: str, *, instead: str 
     if floats > most:
         if form == JSON and instead is not None and floats <= MOST_FLOATS:
             remedy = f"accept {instead} instead, or {remedy}"
-        raise invalid(field, f"the answer would hold {floats:,} numbers, and may hold {most:,} as {form}; {remedy}")
+        raise invalid(field, f"the answer would hold {floats:,} numbers; as {form} it may hold {most:,}; {remedy}")
 
 
 def with_version(problem: Problem, version: str) -> Problem:

@@ -1,4 +1,4 @@
-"""The store's revision as often as anyone asks: over a connection that is kept, in a quarter of the time of the pool's.
+"""Reads the store's revision for every request: over a connection of its own, four times as fast as through the pool.
 
 Only where reading never waits (SQLite), and only from the event loop's thread.
 """

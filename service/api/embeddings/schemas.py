@@ -52,7 +52,7 @@ class Question(BaseModel):
     def _few_keys(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MOST_KEYS:  # each unknown one would be a mistake to report
             known = ", ".join(cls.model_fields)
-            why = f"has {len(value):,} keys, most of them unknown; known are {known}"
+            why = f"has {len(value):,} keys; the known ones are {known}"
             raise PydanticCustomError(TOO_MANY_KEYS, why)
         return value
 
@@ -77,12 +77,12 @@ class Filter(Question):
 
 
 class NeighborOptions(Question):
-    """How to search; with a binary body these stand in the query."""
+    """How to search. With a binary body, the options go in the query string."""
 
     k: int = Field(10, ge=1, le=MOST_NEIGHBORS, description="neighbours per query")
     metric: Metric = "cosine"
     include_vectors: bool = False
-    include_self: bool = Field(False, description="with ids: the node itself counts, too")
+    include_self: bool = Field(False, description="with ids: a node can be its own neighbour")
     backend: Backend = Field("auto", description="auto: exact, or an index where there is one and the table is large")
 
 
@@ -115,16 +115,16 @@ class SparseFeatures(Question):
     @model_validator(mode="after")
     def _pairs(self) -> Self:
         if len(self.indices) != len(self.values):
-            raise ValueError(f"indices: there are {len(self.indices)} of them, but {len(self.values)} values")
+            raise ValueError(f"indices: there are {len(self.indices)} indices but {len(self.values)} values")
         if len(set(self.indices)) != len(self.indices):
-            raise ValueError("indices: one stands there twice")
+            raise ValueError("indices: the same index appears twice")
         return self
 
 
 class Edge(Question):
     """An edge of a new node."""
 
-    node: NodeId = Field(description="the other end: a known node, or another of the new ones by its id")
+    node: NodeId = Field(description="the other end: the id of a known node or of another new node")
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, le=3e38)] = 1.0
     direction: Literal["both", "in", "out"] = Field("both", description="in: into the new node")
 
@@ -141,7 +141,7 @@ EdgeTo = Annotated[Annotated[NodeId, Tag(PLAIN)] | Annotated[Edge, Tag(OBJECT)],
 class NewNode(Question):
     """A node that was not in the graph, or one that was, with other features and edges."""
 
-    id: NodeId | None = Field(None, description="the id of a known node: this one stands in its place")
+    id: NodeId | None = Field(None, description="if a known node has this id, this node replaces it")
     features: Features
     edges: list[EdgeTo] = Field([], fail_fast=True, description="ids of known nodes, or of other new ones")
 
@@ -154,24 +154,24 @@ class Embed(Question):
 
 
 class Classify(Question):
-    """Labels of some nodes, from which those of others are told."""
+    """Labels of some nodes, from which the labels of others are predicted."""
 
     ids: list[NodeId] = Field(min_length=1, max_length=MOST_LABELLED, fail_fast=True)
     labels: list[NodeId] = Field(min_length=1, max_length=MOST_LABELLED, fail_fast=True)
     predict: list[NodeId] | None = Field(
-        None, min_length=1, max_length=MOST_LABELLED, fail_fast=True, description="none: all other nodes"
+        None, min_length=1, max_length=MOST_LABELLED, fail_fast=True, description="if absent: all other nodes"
     )
     seed: int = Field(0, ge=0, lt=2**31)
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
         if len(self.ids) != len(self.labels):
-            raise ValueError(f"labels: there are {len(self.labels)} of them, but {len(self.ids)} ids")
+            raise ValueError(f"labels: there are {len(self.labels)} labels but {len(self.ids)} ids")
         return self
 
 
 class Publish(Question):
-    """Make the embeddings of a training job a version."""
+    """Publish the embeddings of a training job as a version."""
 
     job: str = Field(pattern=VERSION, description="id of a training job that has succeeded")
 
@@ -189,7 +189,7 @@ class MoveAlias(Question):
     rollback: Literal[True] | None = Field(None, description="to the version before the present one")
     expected: str | None = Field(
         None, pattern=r"^[0-9A-Za-z_-]{0,64}$",
-        description='where it must point now, else 409; "": there must be none of this name',
+        description='the version it must point to now, else 409; "": the alias must not exist',
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -209,10 +209,10 @@ class Downloads(Document):
 
 
 class EmbeddingLinks(Document):
-    """Where what belongs to a version is to be found; null for what there is not, or not yet."""
+    """URLs of what belongs to a version; null for what does not exist, or not yet."""
 
     self: str
-    nodes: str | None = Field(description="a node's id follows, percent-encoded")
+    nodes: str | None = Field(description="append a node's id, percent-encoded")
     lookup: str | None
     neighbors: str | None
     download: Downloads | None
@@ -235,10 +235,10 @@ class EmbeddingDocument(Document):
     rows: int | None
     dim: int | None
     id_type: Literal["int", "str"] | None
-    classes: list[str] | None = Field(description="labels of the nodes, for filters; null: none are known")
+    classes: list[str] | None = Field(description="labels of the nodes, to filter by; null if there are none")
     bytes: int | None
     aliases: list[str]
-    metrics: dict[str, Any] = Field(description="figures of the training job")
+    metrics: dict[str, Any] = Field(description="metrics of the training job")
     indexes: dict[str, dict[str, Any]] = Field(description="search indexes by kind: state, recall_at_10, …")
     failure: str | None
     links: EmbeddingLinks
@@ -248,7 +248,7 @@ class EmbeddingPage(Document):
     """Some versions, newest first."""
 
     items: list[EmbeddingDocument]
-    next: str | None = Field(description="as `cursor`, gives the next page; null on the last")
+    next: str | None = Field(description="pass it as `cursor` to get the next page; null on the last")
 
 
 class AliasMoveDocument(Document):
@@ -266,8 +266,8 @@ class AliasSummary(Document):
     version: str
     moved: Moment
     owner: str | None
-    automatic: bool = Field(description="it follows the newest version by itself")
-    seq: int = Field(description="how often it was moved")
+    automatic: bool = Field(description="it follows the newest version and cannot be set")
+    seq: int = Field(description="how many times it was moved")
 
 
 class AliasDocument(AliasSummary):
@@ -276,7 +276,7 @@ class AliasDocument(AliasSummary):
 
 class AliasPage(Document):
     items: list[AliasSummary]
-    next: str | None = Field(description="as `cursor`, gives the next page; null on the last")
+    next: str | None = Field(description="pass it as `cursor` to get the next page; null on the last")
 
 
 class NodeDocument(Document):
@@ -289,7 +289,7 @@ class NodeDocument(Document):
 
 
 class LookupDocument(Document):
-    """Those that were found, in the order asked."""
+    """The nodes that were found, in the order of the request."""
 
     version: str
     ids: list[int | str]
@@ -298,7 +298,7 @@ class LookupDocument(Document):
 
 
 class Nearest(Document):
-    query: int | str = Field(description="the id asked for, or the place of the vector")
+    query: int | str = Field(description="the id, or the position of the vector, in the request")
     ids: list[int | str]
     scores: list[float] = Field(description="descending")
     vectors: list[list[float]] | None = None
@@ -315,7 +315,7 @@ class NeighborsDocument(Document):
 
 
 class EmbedDocument(Document):
-    """With `neighbors` also what was found, and how."""
+    """With `neighbors`, also the nearest known nodes."""
 
     version: str
     ids: list[int | str | None]
@@ -331,8 +331,8 @@ class ClassifyDocument(Document):
     version: str
     classes: list[int | str]
     accuracy: float | None = Field(description="cross-validated on the labels given; null: too few of them")
-    deviation: float | None = Field(description="of the accuracy, between folds")
-    majority: float | None = Field(description="share of the commonest class, which a guess attains")
+    deviation: float | None = Field(description="of the accuracy between folds")
+    majority: float | None = Field(description="share of the most common class: the accuracy of always predicting it")
     reason: str | None = Field(description="why the accuracy is null")
     protocol: str
     ids: list[int | str]

@@ -113,7 +113,7 @@ def test_an_export_that_fills_the_disk_says_so_and_goes_on_when_there_is_room(li
     limited = ["sh", "-c", 'ulimit -f 400 && exec "$@"', "sh"]  # blocks of 512 or 1,024 bytes
     done = subprocess.run([*limited, *NML, "export", "--out", str(target)], capture_output=True, text=True)
     assert done.returncode == 5, done.stderr
-    assert re.fullmatch(r"infra: .*v\.npy\.part: File too large\. Make room .*\n", done.stderr)
+    assert re.fullmatch(r"infra: .*v\.npy\.part: File too large\. Free some space .*\n", done.stderr)
     assert not target.exists()
     have = (tmp_path / "v.npy.part").stat().st_size
     assert 200_000 <= have <= 410_000

@@ -172,5 +172,5 @@ def test_an_id_that_cannot_be_written_is_refused_before_it_is_sent(client: Clien
         lambda: vectors.neighbors("latest", [node]), lambda: vectors.neighbors("latest", ["b"], among=[node]),
         lambda: vectors.classify("latest", {node: 1, "b": 2}),
     ):  # fmt: skip
-        with pytest.raises(InvalidInput, match=r"ids\.\d: cannot be sent"):
+        with pytest.raises(InvalidInput, match=r"ids\.\d: cannot be encoded"):
             call()

@@ -281,11 +281,11 @@ def test_a_redirect_is_never_followed_and_another_server_not_taken_for_ours():
         for server in (first, second):
             threading.Thread(target=server.serve_forever, daemon=True).start()
         client = Client(f"http://127.0.0.1:{first.server_port}", "nml_secret")
-        with client, pytest.raises(ApiError, match="points to http://localhost"):
+        with client, pytest.raises(ApiError, match="redirects to http://localhost"):
             client.job("01a")
         assert seen == ["Bearer nml_secret"]
         client = Client(f"http://127.0.0.1:{second.server_port}", key="")
-        with client, pytest.raises(Infrastructure, match="text/html, so it is not this service"):
+        with client, pytest.raises(Infrastructure, match="instead of JSON, so it is not this service"):
             client.job("01a")
         for server in (first, second):
             server.shutdown()

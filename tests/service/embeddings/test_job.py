@@ -65,7 +65,7 @@ def test_a_home_that_cannot_be_written_is_a_failure_to_try_again(tmp_path):
 def test_a_version_that_is_gone_cannot_be_indexed(tmp_path):
     code, outcome, _ = job(tmp_path, {"do": "index", "version": VERSION, "kind": "hnsw"})
     assert (code, outcome["kind"]) == (3, "invalid")
-    assert "not there any more" in outcome["message"]
+    assert "no longer exists" in outcome["message"]
 
 
 def test_indexing_adds_the_index_to_the_version(tmp_path):

@@ -109,7 +109,7 @@ def test_a_changed_file_is_refused_and_leaves_nothing(tmp_path, name, how):
     file.unlink()
     if how != "gone":
         file.write_bytes(data if how == "flip" else data[:-1])
-    with pytest.raises(InvalidInput, match=f"{name}: (differs from the checksum|the run has no such file)"):
+    with pytest.raises(InvalidInput, match=f"{name}: (differs from the checksum|the run no longer has this file)"):
         publish(run, tmp_path)
     assert names(tmp_path) == []
 
@@ -123,7 +123,7 @@ def test_a_changed_file_is_refused_and_leaves_nothing(tmp_path, name, how):
         ({"rows": True}, "lacks rows"),
         ({"files": []}, "lacks rows"),
         ({"files": {"../../etc/passwd": "0"}}, "lacks rows"),
-        ({"classes": None}, "names no classes"),
+        ({"classes": None}, "lists no classes"),
         ({"classes": ["only one"]}, r"labels\.npy: has numbers"),
     ],
 )
@@ -165,7 +165,7 @@ def test_norms_of_zero_tiny_and_huge_vectors_are_finite():
 def test_a_vector_too_long_to_be_searched_is_refused_by_its_row(tmp_path, long):
     vectors = np.ones((20, 3), np.float32)
     vectors[13] = long, -long, long
-    with pytest.raises(InvalidInput, match=r"row 13: is .* long"):
+    with pytest.raises(InvalidInput, match=r"row 13: has length"):
         publish(make_export(tmp_path / "run", vectors=vectors), tmp_path)
     assert names(tmp_path) == []
 

@@ -144,12 +144,12 @@ def test_what_an_index_cannot_find_is_searched_exactly(tmp_path: Path, kind):
     (np.ones(DIM), 3, {}, "shape"),
     (np.ones((1, DIM)), 0, {}, "k is 0"),
     (np.zeros((1, DIM)), 3, {}, "query 0 is a zero vector"),
-    (np.full((1, DIM), np.nan), 3, {}, "query 0 has numbers that are not finite"),
-    (np.full((1, DIM), np.inf), 3, {"metric": "dot"}, "not finite"),
+    (np.full((1, DIM), np.nan), 3, {}, "query 0 holds NaN or infinity"),
+    (np.full((1, DIM), np.inf), 3, {"metric": "dot"}, "NaN or infinity"),
     (np.ones((1, DIM)), 3, {"metric": "dot", "backend": "hnsw"}, "cosine only"),
     (np.ones((1, DIM)), 3, {"among": np.arange(3), "backend": "ivf"}, "filter"),
-    (np.ones((1, DIM)), 3, {"metric": "l2"}, "no metric"),
-    (np.ones((1, DIM)), 3, {"backend": "magic"}, "no backend"),
+    (np.ones((1, DIM)), 3, {"metric": "l2"}, "invalid metric"),
+    (np.ones((1, DIM)), 3, {"backend": "magic"}, "invalid backend"),
 ])  # fmt: skip
 def test_what_cannot_be_searched_is_said(searcher, queries, k, options, message):
     with pytest.raises(InvalidInput, match=message):

@@ -58,7 +58,7 @@ def test_rows_of_classes_ascend_and_leave_out_unlabelled_ones(tmp_path):
     assert table.rows_labelled(["b", "ü", "b"]).tolist() == [0, 3, 4, 6]
     assert table.rows_labelled([]).tolist() == []
     assert table.rows_labelled(["a"]).dtype == np.int64
-    with pytest.raises(InvalidInput, match=r"no class is called 'c'\. There are: 'a', 'b', 'ü'"):
+    with pytest.raises(InvalidInput, match=r"unknown class 'c' \(expected one of 'a', 'b', 'ü'\)"):
         table.rows_labelled(["a", "c"])
 
 
