@@ -16,8 +16,7 @@ from service.api import openapi, problems
 from service.api.edge.guard import Guard
 from service.api.edge.metrics import RequestMetrics
 from service.api.fast_routes import FastRoutes, routes_to
-from service.api.routes import aliases, datasets, embeddings, jobs, operations, retrieval, sweeps
-from service.api.routes.inference import add_inference
+from service.api.routes import aliases, datasets, embeddings, inference, jobs, operations, retrieval, sweeps
 from service.api.state import open_state
 from service.settings import Settings
 
@@ -53,7 +52,7 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
     app.include_router(jobs.router)
     app.include_router(sweeps.router)
     app.include_router(retrieval.router)
-    add_inference(app.router)
+    app.include_router(inference.router)
     app.include_router(embeddings.router)
     app.include_router(aliases.router)
     app.include_router(datasets.router)

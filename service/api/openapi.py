@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from service.api.embeddings.schemas import QUESTIONS
+from service.api.embeddings.schemas import REQUEST_BODIES
 from service.api.problems import MEDIA_TYPE
 from service.api.schemas import ProblemDocument
 from service.api.security import PUBLIC
@@ -69,7 +69,7 @@ def document(app: FastAPI, *, keys_required: bool) -> dict[str, Any]:
     schemas = made["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    for question in QUESTIONS:  # which routes read by themselves
+    for question in REQUEST_BODIES:  # which routes read by themselves
         described = question.model_json_schema(ref_template=REFERENCE + "{model}")
         schemas |= described.pop("$defs", {})
         schemas[question.__name__] = described

@@ -10,8 +10,8 @@ from tests.contract.bad_requests import JSON, NO_JSON, BadRequest
 from tests.contract.stage import VERSION
 
 ONE = f"/v1/embeddings/{VERSION}"
-QUESTIONS = ("lookup", "neighbors", "classify")  # embed needs an encoder before it looks at the question
-PLACES = (*(("POST", f"{ONE}/{name}") for name in (*QUESTIONS, "index")), ("POST", "/v1/embeddings"),
+REQUEST_BODIES = ("lookup", "neighbors", "classify")  # embed needs an encoder before it looks at the question
+PLACES = (*(("POST", f"{ONE}/{name}") for name in (*REQUEST_BODIES, "index")), ("POST", "/v1/embeddings"),
           ("PUT", "/v1/aliases/mine"))  # fmt: skip
 
 
@@ -35,14 +35,14 @@ def bad_questions() -> Iterator[BadRequest]:
         yield posed("announces much", path, b"", "body", method, announced=10**12, statuses=(413,))
         yield posed("unknown key", path, {"what": 1}, "what", method)
         yield posed("prototype", path, {"__proto__": {}}, "__proto__", method)
-    for what in QUESTIONS:
+    for what in REQUEST_BODIES:
         for name, ids in _BAD_IDS.items():
             more = {"labels": [1, 2]} if what == "classify" else {}
             yield posed(f"ids {name}", f"{ONE}/{what}", {"ids": ids, **more}, "ids")
     for name, (body, field) in _CLASSIFY.items():
         yield posed(name, f"{ONE}/classify", body, field)
     absent = "/v1/embeddings/01k9vect0rs00000000000000z"
-    for what in (*QUESTIONS, "embed", "index"):
+    for what in (*REQUEST_BODIES, "embed", "index"):
         yield posed("of no version", f"{absent}/{what}", {"ids": [1]}, None, statuses=(404,))
     for headers in ((b"Accept", b"text/html"), (b"Accept", b"application/json;q=0")):
         yield BadRequest(f"accept {headers!r}", f"{ONE}/nodes/1".encode(), "accept", (406,), headers=(headers,))

@@ -42,7 +42,7 @@ class ServedVersion:
         self.vectors: NDArray = table.vectors
         self.labels = table.labels
         self.searcher = Searcher(table, use_index_from=use_index_from)
-        self.heads = ResponseHeaders(version, info.dim)
+        self.headers = ResponseHeaders(version, info.dim)
 
 
 class Found(NamedTuple):

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.embeddings.bounded_pool import BoundedPool
 from service.api.embeddings.catalog import ServedVersion
-from service.api.embeddings.negotiation import ASK_AGAIN, FOREVER, JSON, NPY
+from service.api.embeddings.negotiation import IMMUTABLE, JSON, NO_CACHE, NPY
 from service.api.embeddings.raw_response import RawResponse
 from service.api.files import Download
 from service.api.problems import Problem
@@ -30,7 +30,7 @@ class TableFile(Download):
         self._descriptor: int | None = descriptor
         self.tag = tag.encode()
         headers = {
-            "ETag": tag, "Cache-Control": (FOREVER if pinned else ASK_AGAIN).decode(), "Nml-Version": version,
+            "ETag": tag, "Cache-Control": (IMMUTABLE if pinned else NO_CACHE).decode(), "Nml-Version": version,
         }  # fmt: skip
         super().__init__(
             f"/dev/fd/{descriptor}", stat_result=os.fstat(descriptor), media_type=kind, filename=name, headers=headers
@@ -42,7 +42,7 @@ class TableFile(Download):
         finally:
             self.close()
 
-    def unchanged(self) -> RawResponse:
+    def not_modified(self) -> RawResponse:
         """304: the client has it."""
         kept = (b"etag", b"cache-control", b"nml-version")
         return RawResponse([b""], [pair for pair in self.raw_headers if pair[0] in kept], 304)

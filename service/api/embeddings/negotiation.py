@@ -12,14 +12,14 @@ RAW = "application/octet-stream"  # little-endian float32, row after row
 NPY = "application/x-npy"
 ARROW = "application/vnd.apache.arrow.stream"
 
-FOREVER = b"private, max-age=31536000, immutable"  # a version never changes
-ASK_AGAIN = b"private, no-cache"  # an alias may point elsewhere by then
+IMMUTABLE = b"private, max-age=31536000, immutable"  # a version never changes
+NO_CACHE = b"private, no-cache"  # an alias may point elsewhere by then
 _LONGEST = 300  # bytes of a header that is worth remembering
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def choose(accept: bytes | None, offered: Sequence[str]) -> str:
+def negotiate(accept: bytes | None, offered: Sequence[str]) -> str:
     """The media type that the client prefers; the first one offered where it prefers several equally, or none.
 
     Raises:
@@ -67,7 +67,7 @@ def _wish(part: str) -> tuple[str, float]:
     return kind, 1.0
 
 
-def asked(headers: Headers) -> tuple[bytes | None, bytes | None]:
+def accept_and_match(headers: Headers) -> tuple[bytes | None, bytes | None]:
     """Accept and If-None-Match of a request; each may be sent in several lines, which then count as one."""
     accept = match = None
     for name, value in headers:
@@ -78,7 +78,7 @@ def asked(headers: Headers) -> tuple[bytes | None, bytes | None]:
     return accept, match
 
 
-def has_it(match: bytes | None, tag: bytes) -> bool:
+def matches_tag(match: bytes | None, tag: bytes) -> bool:
     """Whether If-None-Match names this entity tag (with its quotes), so that 304 is the answer."""
     if match is None:
         return False

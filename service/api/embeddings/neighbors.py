@@ -30,7 +30,7 @@ class Queries:
     vectors: Floats  # [q, dim]
     exclude: Rows | None  # [q] the row that is the query itself, -1 none
     unknown: Names
-    field: str  # where they stand in the question
+    field: str  # where they are in the request
     places: Rows  # [q] and at which place
     options: str = ""  # where the options stand: "neighbors." where they are a section
 
@@ -79,7 +79,7 @@ def check_answer(
     """Raises Problem 422 where the answer to `count` queries would be too large.
 
     Args:
-        within: the section of the question in which the options stand, with a dot.
+        within: the section of the request that holds the options, with a dot.
         instead: a form of answer that may hold more than JSON.
     """
     if options.include_vectors:
@@ -131,7 +131,7 @@ def body(served: ServedVersion, form: str, found: Neighborhood) -> Iterable[Piec
         query_type = id_type if found.by_ids else "int"
         columns = found.names, found.ids, found.scores, found.vectors
         return [neighbors_arrow(*columns, query_type=query_type, id_type=id_type, dim=dim)]
-    return document(served.heads, members(found) | {"unknown": dumps(list(found.unknown))})
+    return document(served.headers, members(found) | {"unknown": dumps(list(found.unknown))})
 
 
 def members(found: Neighborhood) -> dict[str, bytes | Iterator[bytes]]:

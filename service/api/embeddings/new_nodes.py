@@ -1,4 +1,4 @@
-"""New nodes, and labels of known ones: from a checked question to the arrays that the encoder's process takes."""
+"""New nodes, and labels of known ones: from a checked body to the arrays that the encoder's process takes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class NewNodes:
     replaces: Rows  # [m] row of the known node that each stands for, -1 none
 
 
-def new_nodes(served: ServedVersion, question: Embed) -> NewNodes:
-    """The arrays of a question.
+def new_nodes(served: ServedVersion, body: Embed) -> NewNodes:
+    """The arrays of a body.
 
     Raises:
         Problem: 422, an edge leads nowhere, an id is there twice, features differ in number.
     """
-    nodes = question.nodes
+    nodes = body.nodes
     places: dict[str, int] = {}  # 42 and "42" are the same id
     for at, node in enumerate(nodes):
         if node.id is not None and places.setdefault(str(node.id), at) != at:
@@ -45,16 +45,16 @@ def new_nodes(served: ServedVersion, question: Embed) -> NewNodes:
     names = [node.id for node in nodes if node.id is not None]
     replaces = np.full(len(nodes), -1, np.int64)
     replaces[[at for at, node in enumerate(nodes) if node.id is not None]] = served.ids.rows_of(names)
-    arrays = _features(question) | _edges(served, question, places) | {"replaces": replaces}
+    arrays = _features(body) | _edges(served, body, places) | {"replaces": replaces}
     return NewNodes([node.id for node in nodes], arrays, replaces)
 
 
-def _features(question: Embed) -> Arrays:
+def _features(body: Embed) -> Arrays:
     """float32 [m, F], or the three arrays of a sparse matrix where any node's features are sparse.
 
     How many features the others of such a matrix have goes with it: only the encoder knows how many there must be.
     """
-    given = [node.features for node in question.nodes]
+    given = [node.features for node in body.nodes]
     dense = [features for features in given if not isinstance(features, SparseFeatures)]
     for at, features in enumerate(given):
         if features == []:
@@ -99,11 +99,11 @@ def _check_finite(good: NDArray[np.bool_]) -> None:
         raise not_valid([FieldError(f"nodes.{at}.features", "holds a number too large for float32") for at in wrong])
 
 
-def _edges(served: ServedVersion, question: Embed, places: dict[str, int]) -> Arrays:
+def _edges(served: ServedVersion, body: Embed, places: dict[str, int]) -> Arrays:
     rows = served.info.rows
     ends = [
         (at, edge if isinstance(edge, Edge) else Edge(node=edge))
-        for at, node in enumerate(question.nodes)
+        for at, node in enumerate(body.nodes)
         for edge in node.edges
     ]
     others = served.ids.rows_of([edge.node for _, edge in ends])
@@ -112,7 +112,7 @@ def _edges(served: ServedVersion, question: Embed, places: dict[str, int]) -> Ar
         if place is not None:
             others[number] = rows + place
         elif others[number] < 0:
-            raise invalid(_place(question, number), "no known or new node has this id")
+            raise invalid(_place(body, number), "no known or new node has this id")
     return {
         "edge_node": np.array([at for at, _ in ends], np.int64), "edge_other": others,
         "edge_weight": np.array([edge.weight for _, edge in ends], np.float32),
@@ -120,25 +120,25 @@ def _edges(served: ServedVersion, question: Embed, places: dict[str, int]) -> Ar
     }  # fmt: skip
 
 
-def _place(question: Embed, number: int) -> str:
+def _place(body: Embed, number: int) -> str:
     """Where the edge of this number stands."""
-    for at, node in enumerate(question.nodes):
+    for at, node in enumerate(body.nodes):
         if number < len(node.edges):
             return f"nodes.{at}.edges.{number}"
         number -= len(node.edges)
     raise AssertionError
 
 
-def blamed_field(question: Embed, message: str) -> FieldError:
+def blamed_field(body: Embed, message: str) -> FieldError:
     """The field that is meant where the other process names its arrays, an edge or a node by its number."""
     edge, node = _EDGE.search(message), _NODE.search(message)
-    if edge is not None and (number := int(edge[2] or edge[3])) < sum(len(node.edges) for node in question.nodes):
-        place = _place(question, number)
+    if edge is not None and (number := int(edge[2] or edge[3])) < sum(len(node.edges) for node in body.nodes):
+        place = _place(body, number)
         if edge[1] in _EDGE_FIELDS:
             place = f"{place}.{edge[1]}"
         return FieldError(place, message.removeprefix(edge[0]).strip())
     part = ".features" if "feature" in message else ""
-    if node is not None and int(node[1]) < len(question.nodes):
+    if node is not None and int(node[1]) < len(body.nodes):
         return FieldError(f"nodes.{node[1]}{part}", message)
     return FieldError(f"nodes.0{part}" if part else "nodes", message)  # all have equally many
 
@@ -151,27 +151,27 @@ class Labelled:
     arrays: Arrays
 
 
-def labelled(served: ServedVersion, question: Classify) -> Labelled:
-    """The arrays of a question.
+def labelled(served: ServedVersion, body: Classify) -> Labelled:
+    """The arrays of a body.
 
     Raises:
         Problem: 422, an id is not known, or has two labels, or there is only one label.
     """
-    if len({type(label) for label in question.labels}) > 1:
+    if len({type(label) for label in body.labels}) > 1:
         raise invalid("labels", "should be all text or all whole numbers")
-    classes = sorted(set(question.labels))
+    classes = sorted(set(body.labels))
     if len(classes) < 2:
         raise invalid("labels", "should be of at least two classes")
     numbers = {label: number for number, label in enumerate(classes)}
-    rows = _known(served, question.ids, "ids")
-    labels = np.array([numbers[label] for label in question.labels], np.int64)
+    rows = _known(served, body.ids, "ids")
+    labels = np.array([numbers[label] for label in body.labels], np.int64)
     unique, first, back = np.unique(rows, return_index=True, return_inverse=True)
     twice = np.flatnonzero(labels[first][back] != labels)
     if len(twice):
         raise invalid(f"ids.{twice[0]}", "has two different labels")
     arrays = {"rows": unique, "labels": labels[first]}
-    if question.predict is not None:
-        arrays["predict"] = _known(served, question.predict, "predict")
+    if body.predict is not None:
+        arrays["predict"] = _known(served, body.predict, "predict")
     return Labelled(classes, arrays)
 
 

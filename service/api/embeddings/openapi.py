@@ -13,7 +13,7 @@ BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer"}
 _VERSION = {
-    "Nml-Version": {"description": "the version that answered, even if the request named an alias", "schema": _TEXT}
+    "Nml-Version": {"description": "the version that success, even if the request named an alias", "schema": _TEXT}
 }
 _TAGGED = {"ETag": {"description": "strong: a version never changes", "schema": _TEXT}, **_VERSION}
 _SHAPED = {
@@ -23,28 +23,30 @@ _SHAPED = {
 _COUNTED = {"Nml-Unknown": {"description": "how many ids were not found", "schema": _COUNT}}
 
 
-def answered(
-    description: str, model: type[BaseModel], forms: tuple[str, ...], *, kept: bool = False, shaped: bool = False,
+def success(
+    description: str, model: type[BaseModel], forms: tuple[str, ...], *, tagged: bool = False, shaped: bool = False,
     by_ids: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """A good answer in one of these forms.
 
     Args:
-        kept: it has an entity tag.
+        tagged: it has an entity tag.
         shaped: it may be a matrix, whose shape headers tell.
         by_ids: a header tells how many of the ids asked for are not known.
     """
     content = {form: _described(form) for form in forms if form != JSON}
-    headers = (_TAGGED if kept else _VERSION) | (_SHAPED if shaped else {}) | (_COUNTED if by_ids else {})
+    headers = (_TAGGED if tagged else _VERSION) | (_SHAPED if shaped else {}) | (_COUNTED if by_ids else {})
     return {"description": description, "model": model, "content": content, "headers": headers}
 
 
-UNCHANGED = {"description": "The client has it already, as `If-None-Match` says.", "headers": _TAGGED}
+NOT_MODIFIED = {"description": "The client has it already, as `If-None-Match` says.", "headers": _TAGGED}
 PARTIAL = {"description": "The part that `Range` asks for.", "content": {"*/*": BINARY}, "headers": _TAGGED}
 FILE_HEADERS = _TAGGED
 
 
-def question(model: type[BaseModel], *, binary: bool = False, examples: dict[str, Any] | None = None) -> dict[str, Any]:
+def request_body(
+    model: type[BaseModel], *, binary: bool = False, examples: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """For a route's `openapi_extra`: a body that the route reads by itself."""
     described: dict[str, Any] = {"schema": {"$ref": REFERENCE + model.__name__}}
     if examples:

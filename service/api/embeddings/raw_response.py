@@ -34,7 +34,7 @@ class BytesInFlight:
             raise _full()
 
     @contextmanager
-    def carrying(self, size: int) -> Iterator[None]:
+    def sending(self, size: int) -> Iterator[None]:
         """While an answer of this size is sent.
 
         Raises:
@@ -57,7 +57,7 @@ class RawResponse(Response):
     """A response whose headers and body are bytes already; starlette's own takes several times as long to make.
 
     Args:
-        pieces: the body; several only where each is as `packed` makes them.
+        pieces: the body; several only where each is as `in_pieces` makes them.
     """
 
     background = None
@@ -74,14 +74,14 @@ class RawResponse(Response):
 
     async def _send_large(self, scope: Scope, send: Send) -> None:
         in_flight: BytesInFlight = scope["app"].state.nml.in_flight
-        with in_flight.carrying(sum(map(len, self.pieces))):
+        with in_flight.sending(sum(map(len, self.pieces))):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             last = len(self.pieces) - 1
             for at, piece in enumerate(self.pieces):
                 await send({"type": "http.response.body", "body": piece, "more_body": at < last})
 
 
-def packed(body: Iterable[Piece]) -> list[Piece]:
+def in_pieces(body: Iterable[Piece]) -> list[Piece]:
     """The same bytes in pieces of about PIECE_BYTES: small ones joined, large ones cut without a copy. At least one."""
     pieces: list[Piece] = []
     waiting: list[Piece] = []

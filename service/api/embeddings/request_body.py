@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from service.api.body import media_type, read_bytes
 from service.api.edge.limits import QUESTION_BYTES
 from service.api.embeddings.negotiation import JSON, NPY, RAW
-from service.api.embeddings.schemas import OBJECT, PLAIN, TOO_MANY_KEYS, Question
+from service.api.embeddings.schemas import OBJECT, PLAIN, TOO_MANY_KEYS, RequestBody
 from service.api.problems import FieldError, Problem, clean, field_errors, invalid, not_valid
 from service.api.state import state_of
 
@@ -35,11 +35,11 @@ _NPY_TYPES = ("<f4", "<f8")
 _NPY_MAGIC = b"\x93NUMPY"
 
 Floats = NDArray[np.float32]
-Q = TypeVar("Q", bound=Question)
+Q = TypeVar("Q", bound=RequestBody)
 
 
-async def read_question(request: Request, model: type[Q]) -> Q:
-    """The question in a JSON body.
+async def read_body(request: Request, model: type[Q]) -> Q:
+    """A JSON body, validated.
 
     Raises:
         Problem: 415 another type, 413 too large, 408 too slow, 400 no JSON, 422 not as the model has it.
@@ -52,7 +52,7 @@ async def read_question(request: Request, model: type[Q]) -> Q:
 
 
 def parse(model: type[Q], text: bytes) -> Q:
-    """The question in a JSON text.
+    """A JSON text, validated.
 
     Raises:
         Problem: 400 or 422.
@@ -81,7 +81,7 @@ def parse(model: type[Q], text: bytes) -> Q:
 def _read_long(text: bytes) -> Any:
     """As `from_json`, without looking for garbage meanwhile: there is none, and looking takes longer than reading.
 
-    One at a time, as `read_question` sees to; the GIL is held throughout, so that nobody else goes without.
+    One at a time, as `read_body` sees to; the GIL is held throughout, so that nobody else goes without.
     """
     was_enabled = gc.isenabled()
     gc.disable()

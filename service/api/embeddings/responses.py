@@ -15,8 +15,8 @@ import orjson
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from service.api.embeddings.negotiation import ARROW, ASK_AGAIN, FOREVER, JSON, NPY, RAW
-from service.api.embeddings.raw_response import Pairs, Piece, RawResponse, packed
+from service.api.embeddings.negotiation import ARROW, IMMUTABLE, JSON, NO_CACHE, NPY, RAW
+from service.api.embeddings.raw_response import Pairs, Piece, RawResponse, in_pieces
 from service.api.problems import Problem, invalid
 from service.embeddings.parquet import lookup_arrow
 
@@ -40,7 +40,7 @@ class ResponseHeaders:
         shared = [(b"nml-version", self.version), (b"vary", b"Accept")]
         self._kept = {
             (form, pinned): [
-                *shared, (b"content-type", form.encode()), (b"cache-control", FOREVER if pinned else ASK_AGAIN)
+                *shared, (b"content-type", form.encode()), (b"cache-control", IMMUTABLE if pinned else NO_CACHE)
             ]
             for form in FORMS
             for pinned in (False, True)
@@ -48,20 +48,20 @@ class ResponseHeaders:
         self._once = {form: [*shared, (b"content-type", form.encode())] for form in FORMS}
         self._size = [(b"nml-dimension", b"%d" % dim)]
 
-    def kept(self, form: str, pinned: bool, tag: bytes, size: int) -> Pairs:
+    def cacheable(self, form: str, pinned: bool, tag: bytes, size: int) -> Pairs:
         """Of an answer that the client may keep."""
         return [*self._kept[form, pinned], (b"etag", tag), (b"content-length", b"%d" % size)]
 
-    def unchanged(self, form: str, pinned: bool, tag: bytes) -> RawResponse:
+    def not_modified(self, form: str, pinned: bool, tag: bytes) -> RawResponse:
         """304: the client has it."""
         headers = [pair for pair in self._kept[form, pinned] if pair[0] != b"content-type"]
         return RawResponse([b""], [*headers, (b"etag", tag)], 304)
 
-    def once(
+    def respond(
         self, form: str, body: Iterable[Piece], *, rows: int | None = None, unknown: int | None = None
     ) -> RawResponse:
-        """An answer to a question that was posed in a body."""
-        pieces = packed(body)
+        """A response to a request that has a body."""
+        pieces = in_pieces(body)
         headers = [*self._once[form], (b"content-length", b"%d" % sum(map(len, pieces)))]
         if rows is not None:
             headers += [*self._size, (b"nml-rows", b"%d" % rows)]
@@ -111,22 +111,22 @@ def matrix(form: str, vectors: Floats) -> list[Piece]:
     return [raw(vectors)] if form == RAW else [npy_head(vectors.shape), raw(vectors)]
 
 
-def node_body(heads: ResponseHeaders, form: str, name: int | str, vector: Floats, label: str | None) -> list[Piece]:
+def node_body(headers: ResponseHeaders, form: str, name: int | str, vector: Floats, label: str | None) -> list[Piece]:
     """One node's answer; name: its id as the table has it, vector: [dim]."""
     match form:
         case "application/json":
             end = b"}" if label is None else b',"label":%s}' % orjson.dumps(label)
             numbers = orjson.dumps(vector, option=_NUMPY)
-            return [b'%s"id":%s,"vector":%s%s' % (heads.json_start, orjson.dumps(name), numbers, end)]
+            return [b'%s"id":%s,"vector":%s%s' % (headers.json_start, orjson.dumps(name), numbers, end)]
         case "application/octet-stream":
             return [vector.tobytes()]
         case "application/x-npy":
-            return [heads.npy_row + vector.tobytes()]
+            return [headers.npy_row + vector.tobytes()]
     return [lookup_arrow([name], vector[None])]
 
 
 def lookup_body(
-    heads: ResponseHeaders, form: str, names: Sequence[int | str], vectors: Floats, unknown: NDArray[np.bool_]
+    headers: ResponseHeaders, form: str, names: Sequence[int | str], vectors: Floats, unknown: NDArray[np.bool_]
 ) -> Iterable[Piece]:
     """names: as asked; vectors: [n, dim], NaN where unknown [n]."""
     if form == ARROW:
@@ -136,7 +136,7 @@ def lookup_body(
     missing = [names[at] for at in np.flatnonzero(unknown).tolist()]
     found = names if not missing else [names[at] for at in np.flatnonzero(~unknown).tolist()]
     vectors = vectors if not missing else vectors[~unknown]
-    return document(heads, {"ids": dumps(found), "vectors": json_rows(vectors), "unknown": dumps(missing)})
+    return document(headers, {"ids": dumps(found), "vectors": json_rows(vectors), "unknown": dumps(missing)})
 
 
 def results_json(
@@ -154,9 +154,9 @@ def results_json(
     yield b"]" if queries else b"[]"
 
 
-def document(heads: ResponseHeaders, members: Mapping[str, bytes | Iterator[bytes]]) -> Iterator[bytes]:
+def document(headers: ResponseHeaders, members: Mapping[str, bytes | Iterator[bytes]]) -> Iterator[bytes]:
     """A JSON object that begins with the version; its members, one at least, are JSON already."""
-    start = heads.json_start
+    start = headers.json_start
     for name, text in members.items():
         yield b'%s"%s":' % (start, name.encode())
         if isinstance(text, bytes):

@@ -42,7 +42,7 @@ Metric = Literal["cosine", "dot"]
 Backend = Literal["auto", "exact", "hnsw", "ivf"]
 
 
-class Question(BaseModel):
+class RequestBody(BaseModel):
     """Closed and strict: a number in quotes is text, true is no number."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -57,13 +57,13 @@ class Question(BaseModel):
         return value
 
 
-class Lookup(Question):
+class Lookup(RequestBody):
     """Vectors of these nodes."""
 
     ids: list[NodeId] = Field(max_length=MOST_LOOKED_UP, fail_fast=True, examples=[["1", "7"]])
 
 
-class Filter(Question):
+class Filter(RequestBody):
     """Only among these nodes: those with one of the labels, or those listed."""
 
     labels: list[str] | None = Field(None, min_length=1, max_length=1_000, fail_fast=True)
@@ -76,7 +76,7 @@ class Filter(Question):
         return self
 
 
-class NeighborOptions(Question):
+class NeighborOptions(RequestBody):
     """How to search. With a binary body, the options go in the query string."""
 
     k: int = Field(10, ge=1, le=MOST_NEIGHBORS, description="neighbours per query")
@@ -106,7 +106,7 @@ class NewNodeNeighbors(NeighborOptions):
     filter: Filter | None = None
 
 
-class SparseFeatures(Question):
+class SparseFeatures(RequestBody):
     """The features that are not zero."""
 
     indices: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(fail_fast=True)
@@ -121,7 +121,7 @@ class SparseFeatures(Question):
         return self
 
 
-class Edge(Question):
+class Edge(RequestBody):
     """An edge of a new node."""
 
     node: NodeId = Field(description="the other end: the id of a known node or of another new node")
@@ -138,7 +138,7 @@ Features = Annotated[Annotated[Numbers, Tag(PLAIN)] | Annotated[SparseFeatures, 
 EdgeTo = Annotated[Annotated[NodeId, Tag(PLAIN)] | Annotated[Edge, Tag(OBJECT)], Discriminator(_is_object)]
 
 
-class NewNode(Question):
+class NewNode(RequestBody):
     """A node that was not in the graph, or one that was, with other features and edges."""
 
     id: NodeId | None = Field(None, description="if a known node has this id, this node replaces it")
@@ -146,14 +146,14 @@ class NewNode(Question):
     edges: list[EdgeTo] = Field([], fail_fast=True, description="ids of known nodes, or of other new ones")
 
 
-class Embed(Question):
+class Embed(RequestBody):
     """Vectors for nodes that were not in the graph."""
 
     nodes: list[NewNode] = Field(min_length=1, max_length=MOST_NEW_NODES, fail_fast=True)
     neighbors: NewNodeNeighbors | None = None
 
 
-class Classify(Question):
+class Classify(RequestBody):
     """Labels of some nodes, from which the labels of others are predicted."""
 
     ids: list[NodeId] = Field(min_length=1, max_length=MOST_LABELLED, fail_fast=True)
@@ -170,19 +170,19 @@ class Classify(Question):
         return self
 
 
-class Publish(Question):
+class Publish(RequestBody):
     """Publish the embeddings of a training job as a version."""
 
     job: str = Field(pattern=VERSION, description="id of a training job that has succeeded")
 
 
-class BuildIndex(Question):
+class BuildIndex(RequestBody):
     """A search index for a large table."""
 
     kind: Literal["hnsw", "ivf"] = "hnsw"
 
 
-class MoveAlias(Question):
+class MoveAlias(RequestBody):
     """Where an alias should point."""
 
     version: str | None = Field(None, pattern=VERSION)
@@ -199,7 +199,7 @@ class MoveAlias(Question):
         return self
 
 
-QUESTIONS: tuple[type[Question], ...] = (Lookup, Neighbors, Embed, Classify, Publish, BuildIndex, MoveAlias)
+REQUEST_BODIES: tuple[type[RequestBody], ...] = (Lookup, Neighbors, Embed, Classify, Publish, BuildIndex, MoveAlias)
 
 
 class Downloads(Document):

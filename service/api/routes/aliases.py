@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api.embeddings.documents import alias_document
-from service.api.embeddings.openapi import question
-from service.api.embeddings.request_body import read_question
+from service.api.embeddings.openapi import request_body
+from service.api.embeddings.request_body import read_body
 from service.api.embeddings.schemas import AliasDocument, AliasPage, MoveAlias
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
@@ -54,14 +54,14 @@ async def get_alias(state: State, found: FoundAlias) -> Response:
 
 @router.put(
     "/{alias}", response_model=AliasDocument, summary="Set, move or roll back an alias",
-    openapi_extra=question(MoveAlias, examples=_EXAMPLES), responses=refusals(400, 404, 408, 409, 413, 415, 422),
+    openapi_extra=request_body(MoveAlias, examples=_EXAMPLES), responses=refusals(400, 404, 408, 409, 413, 415, 422),
 )  # fmt: skip
 async def set_alias(request: Request, state: State, alias: str) -> Response:
     """In one step: every request sees the version before or the one after. With `expected` it moves only if it
     points there now. `latest` and `latest.<data set>` follow the newest version and cannot be set."""
     if not ALIAS.fullmatch(alias) or VERSION.fullmatch(alias):
         raise invalid("alias", "should be 1 to 64 of a-z, 0-9, dot, dash and underscore, and not the id of a version")
-    wanted, caller, aliases = await read_question(request, MoveAlias), caller_of(request), state.store.aliases
+    wanted, caller, aliases = await read_body(request, MoveAlias), caller_of(request), state.store.aliases
     options: dict[str, Any] = {
         "owner": caller.owner, "expected": wanted.expected, "may_change": caller.may_change,
     }  # fmt: skip

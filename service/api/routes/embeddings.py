@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api.embeddings.documents import PREFIX, embedding_document
-from service.api.embeddings.openapi import question
-from service.api.embeddings.request_body import read_question
+from service.api.embeddings.openapi import request_body
+from service.api.embeddings.request_body import read_body
 from service.api.embeddings.schemas import BuildIndex, EmbeddingDocument, EmbeddingPage, Publish
 from service.api.openapi import refusals
 from service.api.problems import Problem
@@ -65,12 +65,12 @@ async def get_embedding(state: State, found: FoundVersion) -> Response:
 
 @router.post(
     "", status_code=202, response_model=EmbeddingDocument, summary="Publish the embeddings of a job",
-    openapi_extra=question(Publish), responses={202: _QUEUED, **refusals(400, 404, 408, 409, 413, 415, 422, 507)},
+    openapi_extra=request_body(Publish), responses={202: _QUEUED, **refusals(400, 404, 408, 409, 413, 415, 422, 507)},
 )  # fmt: skip
 async def publish_embedding(request: Request, state: State) -> Response:
     """The service does this itself when a training job succeeds. Ask for it if that failed, or if the version was
     deleted."""
-    wanted = await read_question(request, Publish)
+    wanted = await read_body(request, Publish)
     job = await state.read(state.store.jobs.get, wanted.job)
     if job is None or job.kind != "train":
         raise Problem(404, "there is no training job with this id")
@@ -85,12 +85,12 @@ async def publish_embedding(request: Request, state: State) -> Response:
 
 @router.post(
     "/{version}/index", status_code=202, response_model=EmbeddingDocument, summary="Build a search index",
-    openapi_extra=question(BuildIndex), responses={202: _QUEUED, **refusals(400, 404, 408, 409, 413, 415, 422)},
+    openapi_extra=request_body(BuildIndex), responses={202: _QUEUED, **refusals(400, 404, 408, 409, 413, 415, 422)},
 )  # fmt: skip
 async def build_index(request: Request, state: State, found: FoundVersion) -> Response:
     """Large tables get one without being asked. Once it is built, backend `auto` uses it."""
     check_may_change(request, found.owner)
-    wanted = await read_question(request, BuildIndex)
+    wanted = await read_body(request, BuildIndex)
     if found.state != "ready":
         raise Problem(409, f"this version is {found.state}; it can be indexed once it is ready")
     job = index_job(found, wanted.kind, most=most_memory(state.settings))

@@ -11,35 +11,41 @@ from fastapi import APIRouter, Request
 from service.api.embeddings import neighbors
 from service.api.embeddings.catalog import ServedVersion
 from service.api.embeddings.examples import CLASSES
-from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, asked, choose
+from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, accept_and_match, negotiate
 from service.api.embeddings.new_nodes import NewNodes, blamed_field, labelled, new_nodes
-from service.api.embeddings.openapi import answered, question
+from service.api.embeddings.openapi import request_body, success
 from service.api.embeddings.raw_response import RawResponse
-from service.api.embeddings.request_body import read_question
+from service.api.embeddings.request_body import read_body
 from service.api.embeddings.responses import check_size, document, dumps, json_rows, matrix
 from service.api.embeddings.schemas import Classify, ClassifyDocument, Embed, EmbedDocument, NewNodeNeighbors
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid, not_valid, unavailable
-from service.api.routes.retrieval import ONE, about, catalog_of
+from service.api.routes.retrieval import ONE, about
 from service.api.state import state_of
 from service.embeddings.parquet import arrow_stream, ids_column, names_column
 from trainer.errors import Infrastructure, InvalidInput
 
 MOST_PREDICTED = 100_000  # as JSON
 _RETRY = 5  # seconds
-_SECTION = "neighbors."  # of the question
+_SECTION = "neighbors."  # of the request
 _REFUSED = (400, 404, 406, 408, 409, 413, 415, 422)
 
+router = APIRouter(prefix=ONE, tags=["embeddings"])
 
-async def embed(request: Request, version: str) -> RawResponse:
+
+@router.post(
+    "/embed", response_model=None, summary="Embed new nodes", openapi_extra=request_body(Embed),
+    responses={200: success("Their vectors.", EmbedDocument, (JSON, RAW, NPY), shaped=True), **refusals(*_REFUSED)},
+)  # fmt: skip
+async def embed_nodes(request: Request, version: str) -> RawResponse:
     """Vectors for nodes that were not in the graph, from their features and their edges to known nodes, as the trained
     encoder gives them; also for known nodes with other features or edges. With `neighbors` also their nearest nodes."""
-    served, _ = await catalog_of(request).find(version)
+    served, _ = await state_of(request).catalog.find(version)
     with about(served):
-        form = choose(asked(request.scope["headers"])[0], (JSON, RAW, NPY))
+        form = negotiate(accept_and_match(request.scope["headers"])[0], (JSON, RAW, NPY))
         if not served.info.has_encoder:
             raise Problem(409, "this version was published without its encoder; train again to embed new nodes")
-        wanted = await read_question(request, Embed)
+        wanted = await read_body(request, Embed)
         if wanted.neighbors is not None and form != JSON:
             raise invalid("neighbors", f"are available as {JSON} only; ask for that, or leave them out")
         count = len(wanted.nodes)
@@ -53,7 +59,7 @@ async def embed(request: Request, version: str) -> RawResponse:
         except InvalidInput as error:
             raise not_valid([blamed_field(wanted, str(error))]) from None
         if form != JSON:
-            return served.heads.once(form, matrix(form, vectors), rows=len(vectors))
+            return served.headers.respond(form, matrix(form, vectors), rows=len(vectors))
         searches = state_of(request).searches
         work = gathers if wanted.neighbors is None else searches
         return await work.run(_embedded, served, new, vectors, wanted.neighbors)
@@ -67,16 +73,21 @@ def _embedded(served: ServedVersion, new: NewNodes, vectors: Any, options: NewNo
         exclude = None if options.include_self else new.replaces
         queries = neighbors.Queries(names, vectors, exclude, [], "nodes", places, _SECTION)
         members |= neighbors.members(neighbors.search(served, queries, options, options.filter))
-    return served.heads.once(JSON, document(served.heads, members), rows=len(vectors))
+    return served.headers.respond(JSON, document(served.headers, members), rows=len(vectors))
 
 
-async def classify(request: Request, version: str) -> RawResponse:
+@router.post(
+    "/classify", response_model=None, summary="Classify nodes",
+    openapi_extra=request_body(Classify, examples=CLASSES),
+    responses={200: success("Classes.", ClassifyDocument, (JSON, ARROW)), **refusals(*_REFUSED)},
+)  # fmt: skip
+async def classify_nodes(request: Request, version: str) -> RawResponse:
     """Trains a linear probe on the given labels and predicts the classes of other nodes, each with a confidence. Its
     accuracy is measured on labels that it has not seen."""
-    served, _ = await catalog_of(request).find(version)
+    served, _ = await state_of(request).catalog.find(version)
     with about(served):
-        form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
-        wanted = await read_question(request, Classify)
+        form = negotiate(accept_and_match(request.scope["headers"])[0], (JSON, ARROW))
+        wanted = await read_body(request, Classify)
         count = served.info.rows - len(wanted.ids) if wanted.predict is None else len(wanted.predict)
         if form == JSON and count > MOST_PREDICTED:
             raise invalid("predict", f"these are {count:,} nodes; name up to {MOST_PREDICTED:,}, or accept {ARROW}")
@@ -97,12 +108,12 @@ def _classified(served: ServedVersion, form: str, classes: list[int | str], foun
             "id": ids_column(ids, served.info.id_type), "label": names_column(found["classes"], classes),
             "confidence": found["confidence"],
         }  # fmt: skip
-        return served.heads.once(form, [arrow_stream(columns)])
+        return served.headers.respond(form, [arrow_stream(columns)])
     labels = [classes[number] for number in found["classes"].tolist()]
     members: dict[str, bytes | Iterator[bytes]] = {"classes": dumps(classes)}
     members |= {name: dumps(found.get(name)) for name in ("accuracy", "deviation", "majority", "reason", "protocol")}
     members |= {"ids": dumps(ids), "labels": dumps(labels), "confidence": dumps(found["confidence"])}
-    return served.heads.once(form, document(served.heads, members))
+    return served.headers.respond(form, document(served.headers, members))
 
 
 async def _computed(request: Request, served: ServedVersion, what: str, document: dict[str, Any], arrays: Any) -> Any:
@@ -116,24 +127,5 @@ async def _computed(request: Request, served: ServedVersion, what: str, document
     try:
         return await getattr(encoder, what)(served.version, document, arrays)
     except (Infrastructure, TimeoutError) as error:
-        await catalog_of(request).find(served.version)  # 404 if that is why
+        await state_of(request).catalog.find(served.version)  # 404 if that is why
         raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error
-
-
-def add_inference(router: APIRouter) -> None:
-    """Add the paths."""
-    shared: dict[str, Any] = {
-        "tags": ["embeddings"], "methods": ["POST"], "response_model": None,
-    }  # fmt: skip
-    router.add_api_route(
-        ONE + "/embed", embed, operation_id="embed_nodes", summary="Embed new nodes", openapi_extra=question(Embed),
-        responses={
-            200: answered("Their vectors.", EmbedDocument, (JSON, RAW, NPY), shaped=True), **refusals(*_REFUSED),
-        },
-        **shared,
-    )  # fmt: skip
-    router.add_api_route(
-        ONE + "/classify", classify, operation_id="classify_nodes", summary="Classify nodes",
-        openapi_extra=question(Classify, examples=CLASSES),
-        responses={200: answered("Classes.", ClassifyDocument, (JSON, ARROW)), **refusals(*_REFUSED)}, **shared,
-    )  # fmt: skip

@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field
 
 from service.api.body import media_type, read_bytes
 from service.api.embeddings import neighbors
-from service.api.embeddings.catalog import Catalog, ServedVersion
+from service.api.embeddings.catalog import ServedVersion
 from service.api.embeddings.documents import PREFIX
 from service.api.embeddings.examples import LOOKUPS, NEIGHBORS
-from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, asked, choose, has_it
-from service.api.embeddings.openapi import BINARY, FILE_HEADERS, PARTIAL, UNCHANGED, answered, question
+from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, accept_and_match, matches_tag, negotiate
+from service.api.embeddings.openapi import BINARY, FILE_HEADERS, NOT_MODIFIED, PARTIAL, request_body, success
 from service.api.embeddings.raw_response import RawResponse
-from service.api.embeddings.request_body import SECONDS, as_matrix, parse_matrix, read_question
+from service.api.embeddings.request_body import SECONDS, as_matrix, parse_matrix, read_body
 from service.api.embeddings.responses import (
     FORMS,
     TAGS,
@@ -66,10 +66,6 @@ class NodeRoute(APIRoute):
 router = APIRouter(prefix=ONE, tags=["embeddings"], route_class=NodeRoute)
 
 
-def catalog_of(request: Request) -> Catalog:
-    return state_of(request).catalog
-
-
 @contextmanager
 def about(served: ServedVersion) -> Iterator[None]:
     """Errors raised within name the version they are about."""
@@ -86,7 +82,9 @@ def about(served: ServedVersion) -> Iterator[None]:
 @router.head("/nodes/{node:path}", include_in_schema=False)
 @router.get(
     "/nodes/{node:path}", response_model=None, summary="Get a node's vector",
-    responses={200: answered("Its vector.", NodeDocument, FORMS, kept=True), 304: UNCHANGED, **refusals(404, 406, 409)},
+    responses={
+        200: success("Its vector.", NodeDocument, FORMS, tagged=True), 304: NOT_MODIFIED, **refusals(404, 406, 409),
+    },
 )  # fmt: skip
 async def get_node(request: Request, version: str, node: str) -> RawResponse:
     """One vector by the node's own id, percent-encoded."""
@@ -97,21 +95,21 @@ async def get_node(request: Request, version: str, node: str) -> RawResponse:
     if _REPLACED in node and not _is_utf8(request.scope.get("raw_path") or b""):
         why = "the percent-encoded id is not valid UTF-8; encode it as UTF-8"
         raise with_version(Problem(404, why), served.version)
-    accept, match = asked(request.scope["headers"])
+    accept, match = accept_and_match(request.scope["headers"])
     try:
-        form = JSON if accept is None else choose(accept, FORMS)
+        form = JSON if accept is None else negotiate(accept, FORMS)
     except Problem as problem:
         raise with_version(problem, served.version) from None
-    heads = served.heads
-    tag = b'"%s-%d-%s"' % (heads.version, row, TAGS[form])
-    if match is not None and has_it(match, tag):
-        return heads.unchanged(form, pinned, tag)
+    headers = served.headers
+    tag = b'"%s-%d-%s"' % (headers.version, row, TAGS[form])
+    if match is not None and matches_tag(match, tag):
+        return headers.not_modified(form, pinned, tag)
     label = None
     if served.labels is not None and (number := int(served.labels[row])) >= 0:
         label = served.info.classes[number]  # type: ignore[index]
     name = int(node) if served.info.id_type == "int" else node
-    body = node_body(heads, form, name, served.vectors[row], label)
-    return RawResponse(body, heads.kept(form, pinned, tag, len(body[0])))
+    body = node_body(headers, form, name, served.vectors[row], label)
+    return RawResponse(body, headers.cacheable(form, pinned, tag, len(body[0])))
 
 
 def _is_utf8(address: bytes) -> bool:
@@ -125,9 +123,9 @@ def _is_utf8(address: bytes) -> bool:
 
 @router.post(
     "/lookup", response_model=None, summary="Get the vectors of many nodes",
-    openapi_extra=question(Lookup, examples=LOOKUPS),
+    openapi_extra=request_body(Lookup, examples=LOOKUPS),
     responses={
-        200: answered("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
+        200: success("Their vectors.", LookupDocument, FORMS, shaped=True, by_ids=True), **refusals(*_POSTED),
     },
 )  # fmt: skip
 async def look_up(request: Request, version: str) -> RawResponse:
@@ -136,8 +134,8 @@ async def look_up(request: Request, version: str) -> RawResponse:
     state = state_of(request)
     served, _ = await state.catalog.find(version)
     with about(served):
-        form = choose(asked(request.scope["headers"])[0], FORMS)
-        ids = (await read_question(request, Lookup)).ids
+        form = negotiate(accept_and_match(request.scope["headers"])[0], FORMS)
+        ids = (await read_body(request, Lookup)).ids
         check_size(len(ids) * served.info.dim, form, "ids", "ask for fewer at a time", instead=NPY)
         if len(ids) <= INLINE_ROWS:
             return _looked_up(served, form, ids)
@@ -148,8 +146,8 @@ async def look_up(request: Request, version: str) -> RawResponse:
 def _looked_up(served: ServedVersion, form: str, ids: list[int | str]) -> RawResponse:
     rows = served.ids.rows_of(ids)
     unknown = rows < 0
-    body = lookup_body(served.heads, form, ids, served.table.take(rows), unknown)
-    return served.heads.once(form, body, rows=len(ids), unknown=int(np.count_nonzero(unknown)))
+    body = lookup_body(served.headers, form, ids, served.table.take(rows), unknown)
+    return served.headers.respond(form, body, rows=len(ids), unknown=int(np.count_nonzero(unknown)))
 
 
 class NeighborQuery(BaseModel):
@@ -165,8 +163,8 @@ class NeighborQuery(BaseModel):
 
 @router.post(
     "/neighbors", response_model=None, summary="Find the nearest nodes",
-    openapi_extra=question(Neighbors, binary=True, examples=NEIGHBORS),
-    responses={200: answered("Best first.", NeighborsDocument, (JSON, ARROW), by_ids=True), **refusals(*_POSTED)},
+    openapi_extra=request_body(Neighbors, binary=True, examples=NEIGHBORS),
+    responses={200: success("Best first.", NeighborsDocument, (JSON, ARROW), by_ids=True), **refusals(*_POSTED)},
 )  # fmt: skip
 async def find_neighbors(
     request: Request, state: State, version: str, query: Annotated[NeighborQuery, Query()]
@@ -175,13 +173,13 @@ async def find_neighbors(
     options = query.model_dump(exclude_none=True)
     served, _ = await state.catalog.find(version)
     with about(served):
-        form = choose(asked(request.scope["headers"])[0], (JSON, ARROW))
+        form = negotiate(accept_and_match(request.scope["headers"])[0], (JSON, ARROW))
         kind = media_type(request, (JSON, RAW, NPY))
         if kind == JSON:
             if options:
                 why = "belongs in the body; only with a binary body it goes in the query string"
                 raise not_valid([FieldError(name, why) for name in options])
-            wanted = await read_question(request, Neighbors)
+            wanted = await read_body(request, Neighbors)
             if wanted.include_vectors:
                 state.in_flight.check_room()
             return await state.searches.run(_searched, served, form, wanted)
@@ -207,7 +205,7 @@ async def find_neighbors(
             "content": {NPY: BINARY, "application/vnd.apache.parquet": BINARY, JSON: {"schema": {}}},
             "headers": FILE_HEADERS,
         },
-        206: PARTIAL, 304: UNCHANGED, **refusals(400, 404, 409, 416, 422, 507),
+        206: PARTIAL, 304: NOT_MODIFIED, **refusals(400, 404, 409, 416, 422, 507),
     },
 )  # fmt: skip
 async def download_embeddings(
@@ -225,9 +223,9 @@ async def download_embeddings(
         except FileNotFoundError:
             log.exception("version %s is published, but its files are gone", served.version)
             raise unavailable("the files of this version cannot be read now", seconds=30) from None
-    if has_it(asked(request.scope["headers"])[1], file.tag):
+    if matches_tag(accept_and_match(request.scope["headers"])[1], file.tag):
         file.close()
-        return file.unchanged()
+        return file.not_modified()
     return file
 
 
@@ -252,4 +250,4 @@ def _answered(
 ) -> RawResponse:
     neighbors.check_answer(served, len(queries.names), options, form, instead=ARROW)
     found = neighbors.search(served, queries, options, chosen)
-    return served.heads.once(form, neighbors.body(served, form, found), unknown=len(found.unknown))
+    return served.headers.respond(form, neighbors.body(served, form, found), unknown=len(found.unknown))

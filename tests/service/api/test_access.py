@@ -15,7 +15,7 @@ from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked, database_away
 
 PUBLIC = {("get", "/livez"), ("get", "/readyz")}
-QUESTIONS = ("/lookup", "/neighbors", "/embed", "/classify")  # posed in a body, but they change nothing
+REQUEST_BODIES = ("/lookup", "/neighbors", "/embed", "/classify")  # posed in a body, but they change nothing
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_scopes(locked: Live) -> None:
     reads, submits, admin = key(locked, "read"), key(locked, "submit"), key(locked, "admin")
     for method, path in operations(locked, reads):
         status = locked.http.request(method, path, headers=reads).status_code
-        if method == "get" or path.endswith(QUESTIONS):
+        if method == "get" or path.endswith(REQUEST_BODIES):
             assert status not in (401, 403), path
         else:
             assert status == 403, path

@@ -187,7 +187,7 @@ def test_impossible_places_and_formats_leave_nothing_behind(made: Published, cli
     place = tmp_path / "files"
     place.mkdir()
     for path in (place, place / "missing" / "v.npy"):
-        with pytest.raises(InvalidInput, match="give the name of a file|Choose a folder"):
+        with pytest.raises(InvalidInput, match=r"give the name of a file|Choose a folder"):
             client.vectors.download("latest", path)
     with pytest.raises(ApiError, match="format"):
         client.vectors.download("latest", place / "v", "csv")  # type: ignore[arg-type]

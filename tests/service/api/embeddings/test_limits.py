@@ -15,7 +15,7 @@ import pytest
 
 from service import serve_api
 from service.api.embeddings import downloads, request_body
-from service.api.embeddings.raw_response import PIECE_BYTES, BytesInFlight, packed
+from service.api.embeddings.raw_response import PIECE_BYTES, BytesInFlight, in_pieces
 from service.api.embeddings.schemas import Classify, Embed, Lookup, Neighbors
 from service.api.problems import Problem
 from tests.service.api.embeddings.published import fields_of, put_version
@@ -37,8 +37,8 @@ class Noting(BytesInFlight):
     most = 0
 
     @contextmanager
-    def carrying(self, size: int) -> Iterator[None]:
-        with super().carrying(size):
+    def sending(self, size: int) -> Iterator[None]:
+        with super().sending(size):
             self.most = max(self.most, self.bytes)
             yield
 
@@ -120,7 +120,7 @@ def test_pieces_hold_the_same_bytes() -> None:
     random = np.random.default_rng(0)
     for sizes in ([], [0], [0, 0], [5], [PIECE_BYTES], [PIECE_BYTES + 1], *random.integers(0, 400_000, (20, 8))):
         body = [random.bytes(int(size)) for size in sizes]
-        pieces = packed(iter([*body[:3], *(memoryview(piece) for piece in body[3:])]))
+        pieces = in_pieces(iter([*body[:3], *(memoryview(piece) for piece in body[3:])]))
         assert b"".join(pieces) == b"".join(body)
         assert pieces
         assert max(map(len, pieces)) <= PIECE_BYTES
