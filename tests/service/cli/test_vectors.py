@@ -199,7 +199,7 @@ def test_publish_and_index_say_what_they_began(live: Live):
         (["export", "--out", "/nowhere/v.npy"], 3, "/nowhere/v.npy"),
         (["alias", "production"], 3, "no alias of this name"),
         (["alias", "production", "01nothing"], 3, "no version"),
-        (["alias", "Production", "latest"], 3, "name"),
+        (["alias", "Production", "latest"], 3, "alias: should be 1 to 64"),
         (["alias", "latest", "latest"], 3, "latest"),
         (["alias", "production", "latest", "--rollback"], 3, "one of"),
         (["alias", "--remove"], 3, "name the alias"),

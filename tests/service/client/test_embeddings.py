@@ -127,8 +127,8 @@ def test_neighbours_can_be_looked_for_among_some(live: Live, client: Client):
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({}, "one of them"),
-        ({"ids": [1], "vectors": [[0.0]]}, "one of them"),
+        ({}, "either ids or vectors"),
+        ({"ids": [1], "vectors": [[0.0]]}, "either ids or vectors"),
         ({"ids": [1], "labels": ["a"], "among": [1]}, "not both"),
         ({"vectors": np.zeros((2, 2, 2))}, "shape"),
         ({"vectors": [["a"]]}, "numbers"),
