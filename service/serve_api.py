@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from service.api.edge.multiprocess_metrics import FOLDER_VARIABLE, join
-from service.api.edge.protocol import BoundedHttp
+from service.net.bounded_http import BoundedHttp
 from service.settings import Settings
 
 BACKLOG = 2_048

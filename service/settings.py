@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.addresses import is_loopback
 from service.encoder.address import TOKEN, check_token, parse_address
+from service.net.addresses import is_loopback
 from trainer.errors import InvalidInput
 from trainer.planning.cpus import usable_cpus
 from trainer.planning.memory import parse_size, usable_memory

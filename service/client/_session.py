@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from service.addresses import is_loopback
 from service.client._errors import ApiError, Unreachable
+from service.net.addresses import is_loopback
 from trainer.errors import Infrastructure, InvalidInput
 
 BUSY = {429, 502, 503, 504}  # may be otherwise in a moment

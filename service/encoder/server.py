@@ -22,8 +22,10 @@ from service.encoder.address import KEEP_ALIVE, Address
 from service.encoder.app import create_app
 from service.encoder.messages import Question
 from service.encoder.process import COMMAND, EncoderProcess
+from service.net.bounded_http import BoundedHttp
 from trainer.errors import Infrastructure
 
+MAX_CONNECTIONS = 4_096  # open at a time, whoever they are; only those with the token get further
 FREE_SECONDS = 2.0  # how long a question waits for a process
 
 log = logging.getLogger("service.encoder")
@@ -87,7 +89,8 @@ def run(app: FastAPI, listening: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # which uvicorn raises again when it has stopped
         signal.signal(number, lambda *_: sys.exit(0))
     config = uvicorn.Config(
-        app, http="h11", ws="none", access_log=False, server_header=False, proxy_headers=False, log_config=None,
+        app, http=BoundedHttp, limit_concurrency=MAX_CONNECTIONS, ws="none", access_log=False, server_header=False,
+        proxy_headers=False, log_config=None,
         timeout_keep_alive=75,  # longer than clients keep a connection, so that it is they who close it
         timeout_graceful_shutdown=1,
     )  # fmt: skip

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
-from service.addresses import is_loopback
 from service.api.problems import Problem
+from service.net.addresses import is_loopback
 from service.settings import Settings
 
 _MOST_REMEMBERED = 1_000

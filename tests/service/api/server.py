@@ -13,9 +13,9 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.edge.protocol import BoundedHttp
 from service.api.state import AppState
 from service.app import create_app
+from service.net.bounded_http import BoundedHttp
 from service.serve_api import listening_socket
 from service.settings import Settings
 from service.store import Store

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from service import serve_api
-from service.api.edge.protocol import BoundedHttp
+from service.net.bounded_http import BoundedHttp
 from service.store.records import Claim, NewEvent
 from tests.service.api.embeddings.published import put_version
 from tests.service.api.server import Live

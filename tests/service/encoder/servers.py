@@ -29,7 +29,9 @@ import logging, sys
 from pathlib import Path
 from service.encoder import server
 from service.encoder.address import Address
-port, token, home, connections, worker = sys.argv[1:]
+from service.net import bounded_http
+port, token, home, connections, worker, head_seconds = sys.argv[1:]
+bounded_http.HEAD_SECONDS = float(head_seconds)
 logging.basicConfig(level=logging.INFO)
 server.listen(Address("127.0.0.1", int(port)), token, Path(home), connections=int(connections),
               command=(sys.executable, "-P", "-c", worker))
@@ -70,13 +72,16 @@ class EncoderServer:
 
     Args:
         worker: the code of another worker; None: the real command line and the real worker.
+        head_seconds: with another worker, the time that a client has for the head of a request.
     """
 
-    def __init__(self, home: Path, *, port: int = 0, connections: int = 8, worker: str | None = None):
+    def __init__(
+        self, home: Path, *, port: int = 0, connections: int = 8, worker: str | None = None, head_seconds: float = 20.0,
+    ):  # fmt: skip
         if worker is None:
             command = ["-m", "service.encoder", f"--listen=127.0.0.1:{port}", f"--connections={connections}"]
         else:
-            command = ["-c", _OTHER, str(port), TOKEN, str(home), str(connections), worker]
+            command = ["-c", _OTHER, str(port), TOKEN, str(home), str(connections), worker, str(head_seconds)]
         environ = {"OMP_NUM_THREADS": "1"} | os.environ | {"NML_HOME": str(home), "NML_ENCODER_TOKEN": TOKEN}
         self.process = subprocess.Popen([sys.executable, "-P", *command], env=environ, stderr=subprocess.PIPE)
         assert self.process.stderr is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -42,9 +43,22 @@ def test_a_client_without_the_token_is_answered_before_it_has_sent_its_body(serv
 def test_what_is_not_http_or_has_no_end_of_headers_is_sent_away(server, sent):
     with server.connect() as connection, contextlib.suppress(ConnectionError):
         connection.sendall(sent)
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        assert connection.recv(1 << 16).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
         assert until(lambda: connection.recv(1 << 16) == b"")
     assert server.workers() == []
+
+
+def test_clients_that_say_nothing_or_little_are_sent_away(tmp_path):
+    with EncoderServer(tmp_path, worker="", head_seconds=0.5) as server:
+        with server.connect() as silent:
+            assert silent.recv(1 << 16) == b""
+        with server.connect() as slow, contextlib.suppress(ConnectionError):
+            for byte in request_head()[:-1]:  # never long without a byte, and never whole
+                slow.sendall(bytes([byte]))
+                if select.select([slow], [], [], 0.02)[0]:
+                    break
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+        assert server.workers() == []
 
 
 def test_many_silent_clients_keep_nobody_else_out(server):

@@ -11,9 +11,9 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from service.api.edge import protocol
 from service.api.edge.guard import HEADER_LINES
-from service.api.edge.protocol import BoundedHttp
+from service.net import bounded_http
+from service.net.bounded_http import BoundedHttp
 from service.serve_api import raise_file_limit
 from service.settings import Settings
 from tests.service.api.server import Live, serving
@@ -70,7 +70,7 @@ def test_endless_heads_are_cut_off(connect: Callable[[], socket.socket], start: 
 
 
 @pytest.mark.parametrize(
-    "line", [b"x: " + b"y" * (protocol.HEAD_BYTES - 30) + b"\r\n", b"a: b\r\n" * (HEADER_LINES + 1)]
+    "line", [b"x: " + b"y" * (bounded_http.HEAD_BYTES - 30) + b"\r\n", b"a: b\r\n" * (HEADER_LINES + 1)]
 )
 def test_a_complete_head_that_is_too_large_is_told_so(connect: Callable[[], socket.socket], line: bytes) -> None:
     link = connect()
@@ -90,12 +90,12 @@ def test_a_head_within_bounds_is_taken_in_pieces_of_any_size(connect: Callable[[
 
 def test_requests_sent_ahead_are_answered_as_far_as_there_is_room(connect: Callable[[], socket.socket]) -> None:
     link = connect()
-    some = protocol.MOST_PIPELINED // 2
+    some = bounded_http.MOST_PIPELINED // 2
     link.sendall((HEAD + b"x: " + b"y" * 2_000 + b"\r\n\r\n") * (some - 1) + HEAD + b"Connection: close\r\n\r\n")
     assert to_the_end(link).count(b"HTTP/1.1 200 OK") == some
     flood = connect()
     poured(flood, b"", (HEAD + b"\r\n") * 1_000, 1)
-    assert to_the_end(flood).count(b"HTTP/1.1 200 OK") <= protocol.MOST_PIPELINED
+    assert to_the_end(flood).count(b"HTTP/1.1 200 OK") <= bounded_http.MOST_PIPELINED
 
 
 def test_a_large_body_is_no_head(shared: Live) -> None:
@@ -116,7 +116,7 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> list[BoundedHttp]:
         genuine(side, transport)
 
     monkeypatch.setattr(BoundedHttp, "connection_made", noted)
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 3_600.0)
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 3_600.0)
     return found
 
 
@@ -140,7 +140,7 @@ def let_time_pass(sides: list[BoundedHttp], connections: int, begun: bytes) -> N
 def test_who_begins_no_request_is_left_in_time(
     connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.2)
     link = connect()
     link.sendall(begun)
     assert to_the_end(link) == b""

@@ -1,0 +1,1 @@
+"""Addresses and HTTP connections, for the API, the encoder server and the client alike."""
