@@ -44,7 +44,7 @@ class DatasetDocument(Document):
     sparse: bool | None = Field(description="whether at most a quarter of the features is not zero")
     weighted: bool | None
     degree: Degree | None
-    bytes: int | None = Field(description="uploaded, or on disk")
+    bytes: int | None = Field(description="on disk; while it is being checked, as uploaded")
     fingerprint: str | None = Field(description="SHA-256 of structure, features and ids")
     notes: list[str] = Field(description="what was normalised on the way in")
     options: dict[str, Any] | None = Field(description="how the upload was read")

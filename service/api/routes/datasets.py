@@ -24,6 +24,7 @@ from service.datasets.imports import settled
 from service.datasets.in_progress import UploadInProgress
 from service.datasets.receive import Received, receive
 from service.datasets.refusal import Refused
+from service.datasets.uploads import discard
 from service.settings import Settings
 from service.store import Store
 from service.store.errors import NotFound, StateConflict, Unavailable
@@ -131,7 +132,9 @@ async def delete_dataset(request: Request, state: State, ref: str) -> Response:
         check_may_change(request, row.owner)
         if row.state == "checking":
             with suppress(NotFound, StateConflict):
-                await state.write(store.jobs.cancel, row.job_id)
+                job = await state.write(store.jobs.cancel, row.job_id)
+                if job.is_terminal:  # it was still queued: no dispatcher will remove its files
+                    await in_thread(discard, settings, str(job.spec["upload"]))
         await in_thread(settled, row, store)
     try:
         await in_thread(catalog.delete, ref, store, settings, orphans=caller_of(request).allows("admin"))
