@@ -6,6 +6,7 @@ import asyncio
 import threading
 import tracemalloc
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -33,9 +34,12 @@ async def received(settings: Settings, *parts: Part) -> Received:
     )
 
 
-def request(store: Store, settings: Settings) -> Request:
-    state = SimpleNamespace(store=store, settings=settings, checks=anyio.CapacityLimiter(2))
-    return Request({"type": "http", "app": SimpleNamespace(state=state), CALLER: ANYONE})
+def request() -> Request:
+    return Request({"type": "http", CALLER: ANYONE})
+
+
+def state(store: Store, settings: Settings) -> Any:
+    return SimpleNamespace(store=store, settings=settings, checks=anyio.CapacityLimiter(2))
 
 
 def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, settings, monkeypatch):
@@ -51,7 +55,7 @@ def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, setti
 
     async def go() -> Received:
         files = await received(settings, *tables())
-        task = asyncio.create_task(routes._register(request(store, settings), files, UploadInProgress([])))
+        task = asyncio.create_task(routes._register(request(), state(store, settings), files, UploadInProgress([])))
         await asyncio.to_thread(is_queued.wait)
         task.cancel()
         may_return.set()
@@ -68,12 +72,12 @@ def test_files_stay_when_the_server_stops_while_their_job_is_queued(store, setti
 def test_files_go_when_they_are_refused_or_there_already(store, settings):
     async def go() -> None:
         first = await received(settings, *tables())
-        await routes._register(request(store, settings), first, UploadInProgress([]))
+        await routes._register(request(), state(store, settings), first, UploadInProgress([]))
         again = await received(settings, *tables())
-        assert (await routes._register(request(store, settings), again, UploadInProgress([])))[1] is False
+        assert (await routes._register(request(), state(store, settings), again, UploadInProgress([])))[1] is False
         bad = await received(settings, table("nodes", ""), table("edges", ""))
         with pytest.raises(Refused):
-            await routes._register(request(store, settings), bad, UploadInProgress([]))
+            await routes._register(request(), state(store, settings), bad, UploadInProgress([]))
         assert [folder.name for folder in settings.uploads.iterdir()] == [first.upload.id]
 
     asyncio.run(go())
