@@ -131,18 +131,19 @@ class Classified:
 
 
 def version_from(document: Mapping[str, Any]) -> Version:
-    """Read a version document."""
-    classes = document["classes"]
+    """Read a version document; what an older service leaves out is None."""
+    same: dict[str, Any] = {name: document.get(name) for name in _SAME}
+    classes = document.get("classes")
     return Version(
-        **{name: document[name] for name in _SAME}, classes=None if classes is None else tuple(classes),
-        aliases=tuple(document["aliases"]), document=document,
+        **same, classes=None if classes is None else tuple(classes),
+        aliases=tuple(document.get("aliases", ())), document=document,
     )  # fmt: skip
 
 
 def alias_from(document: Mapping[str, Any]) -> Alias:
     """Read an alias document; in lists it is without history."""
     return Alias(
-        document["name"], document["version"], document["seq"], document["automatic"], document["owner"],
+        document["name"], document["version"], document["seq"], document["automatic"], document.get("owner"),
         tuple(document.get("history", ())), document,
     )  # fmt: skip
 
@@ -164,7 +165,7 @@ def neighbors_from(
         ids=[found["ids"] for _, found in results], scores=[floats(found["scores"]) for _, found in results],
         vectors=[floats(found["vectors"], len(found["ids"])) for _, found in results] if vectors else None,
         unknown=[node for _, document in pages for node in document.get("unknown", ())],
-        unknown_in_filter=first["unknown_in_filter"],
+        unknown_in_filter=first.get("unknown_in_filter", ()),
     )  # fmt: skip
 
 
