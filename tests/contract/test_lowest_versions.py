@@ -25,7 +25,7 @@ from service.client import Client, Unreachable
 names = {item.metadata["Name"].lower() for item in distributions()}
 assert not names & {"faiss-cpu", "psycopg", "alembic", "sqlalchemy", "fastapi", "torch", "ray", "mlflow"}, names
 try:
-    Client("http://127.0.0.1:9", patience=0.0).jobs()
+    list(Client("http://127.0.0.1:9", patience=0.0).jobs())
 except Unreachable as error:
     print("client:", error)
 sys.argv = ["nml", "jobs", "--help"]
