@@ -293,7 +293,7 @@ def _building(connection: Connection, job: NewJob, kind: str | None = None) -> d
 
 
 def _is_being_published(connection: Connection, there: Embedding) -> bool:
-    """Not so if the job has ended without telling what it came to: it was cancelled, say."""
+    """False if the job ended without recording a result, for example because it was cancelled."""
     return there.state == "publishing" and is_active(connection, there.job_id)
 
 
