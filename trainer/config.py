@@ -15,23 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from trainer.errors import InvalidInput
 
 DatasetName = Literal[
-    "digits",
-    "synthetic",
-    "files",
-    "imported",
-    "cora",
-    "citeseer",
-    "pubmed",
-    "photo",
-    "computers",
-    "wikics",
-    "cs",
-    "physics",
-]
+    "digits", "synthetic", "files", "imported",
+    "cora", "citeseer", "pubmed", "photo", "computers", "wikics", "cs", "physics",
+]  # fmt: skip
 MetricKind = Literal["siamese_cos", "siamese_negcos", "two_tower", "pair_mlp", "closed_form", "uniform", "cosine"]
 Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # names reach terminals, where other characters are commands
 MAX_METRIC_SCALE = 10.0  # κ; weights then differ by at most exp(20), and float32 still holds at τ = 0.03
+DEFAULT_TILE = 1_024  # 4 MB in float32: a few stay in the last-level cache while products run at full speed
+DEFAULT_KEEP_MB = 1_024
 METRIC_PIECE = 8_192  # rows of which M's activations are kept at once (trainer.nn.metric); here for the estimate
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -145,6 +137,9 @@ class MetricSpec(Spec):
     hidden: int = Field(
         512, ge=1, le=8_192, description="width; pair_mlp costs N² × hidden, keep it at 64 or below there"
     )
+    dim: int | None = Field(
+        None, ge=1, le=8_192, description="width of M's output, the price of a metric step; none: as hidden"
+    )
     hidden_layers: int = Field(1, ge=1, le=4, description="hidden layers; the published code has 1, the paper says 2")
     input: Literal["raw", "unit"] = Field("unit", description="what M sees: embeddings as they are, or unit rows")
     activation: Activation = Field("prelu", description="between M's layers")
@@ -152,6 +147,11 @@ class MetricSpec(Spec):
         1.0, gt=0, le=MAX_METRIC_SCALE, description="κ: s lies in [-κ, κ], so weights differ by at most exp(2κ)"
     )
     learn_scale: bool = Field(True, description="learn κ, clamped to at most 10")
+
+    @property
+    def out_dim(self) -> int:
+        """Width of M's output."""
+        return self.dim or self.hidden
 
 
 class RegSpec(Spec):
@@ -275,11 +275,14 @@ class EvaluationSpec(Spec):
 
 
 class RunSpec(Spec):
-    """Seed, machine and book-keeping; none of it but seed and dtype changes what is learned."""
+    """Seed, machine and book-keeping; of it only seed, dtype and precision change what is learned."""
 
     seed: int = Field(0, ge=0, lt=2**31, description="seed of initial weights, views and noise")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")
     dtype: Literal["float32", "float64"] = Field("float32", description="float64 is for tests")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="bfloat16 rounds the operands of large products where the machine is faster so"
+    )
     threads: int | None = Field(None, ge=1, le=1_024, description="CPU threads; none: torch's choice")
     checkpoint_every: int = Field(10, ge=1, le=1_000_000, description="epochs between checkpoints")
     checkpoint_minutes: float = Field(
@@ -343,13 +346,17 @@ def spec_hash(spec: TrainSpec) -> str:
     """Name of what a spec trains: the SHA-256 of its canonical JSON, less what changes no result.
 
     Tile and kept memory are left out too, so that a run that ran out of memory can go on with smaller ones. Where no
-    edges are held out, nothing is said of them.
+    edges are held out, nothing is said of them, nor of M's own width or a precision that are as they always were.
     """
     left_out: dict[str, Any] = {
         "preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY, "evaluation": _LOOKED_AT_ONLY,
     }  # fmt: skip
     if not spec.data.held_out_edges:
         left_out["data"] = {"held_out_edges", "held_out_seed"}
+    if spec.metric.dim is None:
+        left_out["metric"] = {"dim"}
+    if spec.run.precision == "float32":
+        left_out["run"] = _BOOK_KEEPING | {"precision"}
     document = spec.model_dump(mode="json", exclude=left_out)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

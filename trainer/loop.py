@@ -16,18 +16,20 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainer.callbacks import Callback, Result
-from trainer.config import TrainSpec
+from trainer.config import DEFAULT_TILE, TrainSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, OutOfMemory
 from trainer.evaluation.watch import watch
 from trainer.methods import build_method
+from trainer.nn import products
 from trainer.parallel.team import Team
 from trainer.planning.memory import peak_rss, usable_memory
 from trainer.planning.plan import Plan, make_plan, restore_plan, shrink, smaller
@@ -99,17 +101,21 @@ def _plan_and_train(
     for note in graph.notes:
         log.info("%s: %s", graph.name, note)
     shape = shape_of(graph)
-    plan = make_plan(spec, shape, limit) if run.plan is None else restore_plan(spec, run.plan, shape)
+    if run.plan is None:
+        plan = make_plan(spec, shape, limit)
+        plan = replace(plan, products=_choose_products(plan.spec, shape.nodes))
+    else:
+        plan = restore_plan(spec, run.plan, shape)
     plan = shrink(plan, shape, shrunk)
     while True:
         run.write_plan(plan.document())
-        log.info("plan: %s; %s", plan.reason, plan.spec.sampling.model_dump_json())
+        log.info("plan: %s; %s; products by %s", plan.reason, plan.spec.sampling.model_dump_json(), plan.products)
         log.info(
             "memory: about %.0f MB of %.0f, most for %s", plan.memory.total / 1e6, limit / 1e6, plan.memory.largest
         )
         relay = Relay(run.path, plan.spec, callbacks)
         try:
-            with translated_failures():
+            with translated_failures(), products.using(plan.products):
                 if alone:
                     train(run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None)
                 else:
@@ -198,7 +204,18 @@ def train_in_team(spec: TrainSpec, run_dir: Path, team: Team) -> None:
     with log_to(run.path / "log.txt") if team.rank == 0 else nullcontext(), translated_failures():
         graph = load(spec.data)
         plan = restore_plan(spec, document, shape_of(graph))
-        train(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir))
+        with products.using(plan.products):
+            train(run, plan, graph, _device(spec), team, lambda _: False, lambda: stop_requested(run_dir))
+
+
+def _choose_products(spec: TrainSpec, nodes: int) -> str:
+    """Who computes the products of a planned spec: as asked, or by trial on tiles of the run's size."""
+    if spec.run.precision == "bfloat16":
+        return "bfloat16"
+    if spec.run.dtype != "float32" or _device(spec).type != "cpu":
+        return "blas"
+    side = min(spec.sampling.tile or DEFAULT_TILE, spec.sampling.batch_size or nodes, nodes)
+    return products.quickest(side, side, spec.encoder.dim)
 
 
 def _is_due(epoch: int, every: int, *, also: int) -> bool:

@@ -30,9 +30,11 @@ from trainer.loss import nml_loss
 from trainer.loss.nml import nml_terms
 from trainer.loss.tiled import TileMemory
 from trainer.methods import build_method
+from trainer.nn import products
 from trainer.presets import preset_document
 
 DIM, TAU, REG = 512, 0.5, 3.0
+NARROW = 64  # columns of a narrow metric's output
 FORMS = {
     "dense": "dense autograd, both directions by themselves",
     "tiled": "tiled, nothing kept",
@@ -55,8 +57,10 @@ def main() -> None:
         print(peak_above_inputs(form, step, int(n)))
         return
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, d = {DIM}, medians of {options.repeats}\n")
+    backend_benchmark()
     for n in options.sizes:
         loss_benchmark(n, options.repeats)
+        width_benchmark(n, options.repeats)
     if not options.skip_epoch:
         epoch_benchmark(max(1, options.repeats - 2))
 
@@ -95,7 +99,7 @@ def stepper(form: str, step: str, tensors: list[Tensor]) -> Callable[[], Tensor]
     return go
 
 
-def products(step: str, tensors: list[Tensor]) -> Callable[[], None]:
+def bare_products(step: str, tensors: list[Tensor]) -> Callable[[], None]:
     """The bare matrix products of the tiled form: 2 forward, 2 again in backward, 2 per pair of gradients."""
     u, v, h, g = tensors
     square = u.new_empty(len(u), len(u))
@@ -131,13 +135,60 @@ def loss_benchmark(n: int, repeats: int) -> None:
         forms = {form: stepper(form, step, tensors) for form in FORMS}
         values = {form: go() for form, go in forms.items()}
         torch.testing.assert_close(values["tiled"], values["dense"], rtol=1e-5, atol=0)
-        seconds = interleaved({**forms, "products": products(step, tensors)}, repeats)
+        by_backend = {name: with_backend(name, forms["tiled"]) for name in ("onednn", "bfloat16")}
+        seconds = interleaved({**forms, **by_backend, "products": bare_products(step, tensors)}, repeats)
         peaks = {form: _peak_in_child(form, step, n) for form in FORMS}
-        bare = seconds["tiled"] / seconds["products"]
-        print(f"N = {n:,}, {step} step (tiled, nothing kept, over its bare matrix products: {bare:.2f})")
+        print(f"N = {n:,}, {step} step")
+        for name, form in {"blas": "tiled", "onednn": "onednn", "bfloat16": "bfloat16"}.items():
+            over = seconds[form] / seconds["products"]
+            print(f"  tiled, nothing kept, products by {name}: {over:.2f} of BLAS's bare products")
         for form, meaning in FORMS.items():
             faster, smaller = seconds["dense"] / seconds[form], peaks["dense"] / peaks[form]
             print(f"  {meaning:58} {faster:5.2f}× as fast, 1/{smaller:.1f} of the memory", flush=True)
+
+
+def with_backend(name: str, go: Callable[[], object]) -> Callable[[], object]:
+    def inside() -> object:
+        with products.using(name):
+            return go()
+
+    return inside
+
+
+def backend_benchmark() -> None:
+    """The products of a tile by each backend, and which one a run would choose."""
+    a, b, tile, total = (
+        torch.randn(1_024, DIM),
+        torch.randn(1_024, DIM),
+        torch.empty(1_024, 1_024),
+        torch.zeros(1_024, DIM),
+    )
+
+    def go() -> None:
+        products.product(a, b.T, tile)
+        products.add_product(total, tile, b)
+        products.add_product(total, tile.T, a)
+
+    seconds = interleaved({name: with_backend(name, go) for name in products.BACKENDS}, 20)
+    ratios = ", ".join(f"{name} {seconds['blas'] / seconds[name]:.2f}" for name in products.BACKENDS)
+    capability = torch.backends.cpu.get_cpu_capability()
+    print(f"Speed of a tile's three products beside BLAS ({capability}): {ratios}")
+    print(f"A run would choose: {products.quickest(1_024, 1_024, DIM)}\n")
+
+
+def width_benchmark(n: int, repeats: int) -> None:
+    """A metric step as in an epoch, with factors of the encoder's width and narrow ones."""
+    u, v, h, g = inputs(n)
+    narrow = [u, v, *(normalize(x[:, :NARROW]) for x in (h, g))]
+    candidates = {
+        "wide": stepper("epoch", "metric", [u, v, h, g]),
+        "narrow": stepper("epoch", "metric", narrow),
+        "encoder": stepper("kept", "encoder", narrow),
+    }
+    seconds = interleaved(candidates, repeats)
+    print(f"N = {n:,}, metric step as in an epoch, metric.dim {NARROW} beside {DIM}: ", end="")
+    print(f"{seconds['wide'] / seconds['narrow']:.2f}× as fast; ", end="")
+    print(f"an encoder step takes {seconds['encoder'] / seconds['narrow']:.1f} of it\n", flush=True)
 
 
 def _peak_in_child(form: str, step: str, n: int) -> int:
@@ -179,20 +230,24 @@ def epoch_benchmark(repeats: int) -> None:
     dense_x = graph.x.to_dense() if graph.x.layout == torch.sparse_csr else graph.x
     published = PublishedModel(dense_x, graph.edge_index, tau=0.5, alpha=0.1, lr=1e-4, inner_steps=5)
     candidates["published"] = published.epoch
+    once, ours = "objective.inner_recompute=false", preset_document("nml", "photo")
     variants = {
-        "encode once": ["objective.inner_recompute=false"],
-        "encode once, nothing kept": ["objective.inner_recompute=false", "sampling.keep_mb=0"],
-        "re-encode": [],
+        "published settings, encode once": (document, [once]),
+        "published settings, encode once, nothing kept": (document, [once, "sampling.keep_mb=0"]),
+        "published settings, re-encode": (document, []),
+        "preset nml": (ours, []),
+        f"preset nml, metric.dim {NARROW}": (ours, [f"metric.dim={NARROW}"]),
     }
-    for name, overrides in variants.items():
-        candidates[name] = one_epoch(apply_overrides(document, overrides), graph)
+    for name, (settings, overrides) in variants.items():
+        candidates[name] = one_epoch(apply_overrides(settings, overrides), graph)
     seconds = interleaved(candidates, repeats)
-    print(f"\nOne epoch with Photo's published settings (T_M = 5) on {what}:")
+    print(f"\nOne epoch (T_M = 5) on {what}, against the published way:")
     for name in variants:
-        print(f"  published way / ours, {name}: {seconds['published'] / seconds[name]:.2f}")
+        print(f"  {name}: {seconds['published'] / seconds[name]:.2f}× as fast")
 
 
-def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], None]:
+def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], object]:
+    """An epoch as a run takes it: with the backend that the run would choose."""
     spec = parse_spec(document)
     method = build_method(spec, graph)
     state = {"epoch": 0}
@@ -202,7 +257,7 @@ def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], None]:
         for views in method.views(state["epoch"]):
             method.step(views)
 
-    return go
+    return with_backend(products.quickest(1_024, 1_024, spec.encoder.dim), go)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-DEFAULT_TILE = 1024  # 4 MB in float32: a few of them stay in the last-level cache while products run at full speed
+from trainer.config import DEFAULT_TILE
+from trainer.nn.products import add_product, product
+
 _EXPONENT_LIMIT = {torch.float32: 43.5, torch.float64: 350.0}
 
 
@@ -210,7 +212,8 @@ class _PairSums(torch.autograd.Function):
             if wants_s and e is not None:
                 b = _outer_sum(e_row, e_col, at, sweep.scratch(at, 1))
                 b.add_(a).mul_(e)
-                _add_products(dh, dg, b, h, g, at)
+                # M learns from small differences of large sums, which rounded products would drown
+                _add_products(dh, dg, b, h, g, at, exact=True)
             if wants_z:
                 if e is not None:
                     a.mul_(e)
@@ -230,12 +233,14 @@ def _outer_sum(row: Tensor, column: Tensor | None, at: Tile, out: Tensor) -> Ten
     return torch.add(row[at.rows, None], column[at.columns], out=out)
 
 
-def _add_products(da: Tensor | None, db: Tensor | None, weight: Tensor, a: Tensor, b: Tensor, at: Tile) -> None:
+def _add_products(
+    da: Tensor | None, db: Tensor | None, weight: Tensor, a: Tensor, b: Tensor, at: Tile, *, exact: bool = False
+) -> None:
     """Add a tile's part of d(a·b) weighted by `weight` to the gradients of a and of b."""
     if da is not None:
-        da[at.rows].addmm_(weight, b[at.columns])
+        add_product(da[at.rows], weight, b[at.columns], exact=exact)
     if db is not None:
-        db[at.columns].addmm_(weight.T, a[at.rows])
+        add_product(db[at.columns], weight.T, a[at.rows], exact=exact)
 
 
 class _Sweep:
@@ -276,4 +281,4 @@ class _Sweep:
 
 
 def _exp_product(a: Tensor, b: Tensor, at: Tile, out: Tensor) -> Tensor:
-    return torch.mm(a[at.rows], b[at.columns].T, out=out).exp_()
+    return torch.exp(product(a[at.rows], b[at.columns].T, out), out=out)

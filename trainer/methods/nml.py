@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from trainer.config import TrainSpec
+from trainer.config import DEFAULT_KEEP_MB, TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
 from trainer.encoding import build_encoding
@@ -78,7 +78,7 @@ class NegativeMetricLearning(Method):
             metric_lr = share * (spec.optimiser.metric_lr or spec.optimiser.lr)
             self.optimisers["metric"] = _adam(self.metric, metric_lr, spec.optimiser.metric_weight_decay)
             self.metric.requires_grad_(False)
-        self._memory = TileMemory(sampling.keep_mb or 0)
+        self._memory = TileMemory(DEFAULT_KEEP_MB if sampling.keep_mb is None else sampling.keep_mb)
         self._reencodes = spec.objective.inner_recompute and self.encoder.is_random
 
     def views(self, epoch: int, start: int = 0) -> Iterator[EncodedViews]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainer.config import EncoderSpec
 from trainer.nn.activation import Activation
+from trainer.nn.products import matmul
 from trainer.nn.sparse import SparseOperator
 from trainer.nn.views import View
 
@@ -47,9 +48,9 @@ class Encoder(nn.Module):
                 weight = weight * view.columns.unsqueeze(1)  # masking W's rows masks X's columns, without a copy of X
             adjacency = view.adjacency(layer)
             if isinstance(hidden, Tensor) and _aggregates_first(adjacency, weight):
-                hidden = (adjacency @ hidden) @ weight + bias
+                hidden = matmul(adjacency @ hidden, weight) + bias
             else:
-                hidden = adjacency @ (hidden @ weight) + bias
+                hidden = adjacency @ (matmul(hidden, weight) if isinstance(hidden, Tensor) else hidden @ weight) + bias
             if layer < len(self.weights) - 1:
                 hidden = self.activation(hidden, generator)
         assert isinstance(hidden, Tensor)

@@ -17,14 +17,15 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.config import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
 from trainer.nn.activation import Activation
+from trainer.nn.products import matmul
 
 
 class Tower(nn.Module):
-    """The MLP of a metric: Linear, activation, … , Linear, all of one width after the first."""
+    """The MLP of a metric: Linear, activation, … , Linear; inner layers have one width, the output may be narrower."""
 
     def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator):
         super().__init__()
-        widths = [dim, *[spec.hidden] * spec.hidden_layers, spec.hidden]
+        widths = [dim, *[spec.hidden] * spec.hidden_layers, spec.out_dim]
         self.layers = nn.ModuleList(
             _xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths)
         )
@@ -32,9 +33,13 @@ class Tower(nn.Module):
 
     def forward(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
         for layer in self.layers[:-1]:
-            x = self.activation(layer(x), noise)
-        result: Tensor = self.layers[-1](x)
-        return result
+            x = self.activation(_linear(layer, x), noise)
+        return _linear(self.layers[-1], x)
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(layer, nn.Linear)
+    return matmul(x, layer.weight.T) + layer.bias
 
 
 def _xavier(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:

@@ -156,8 +156,9 @@ def _optimiser(spec: TrainSpec, shape: GraphShape) -> int:
     """Weights, gradients, Adam's two moments; and what a step makes on the way for one of them at a time."""
     encoder = sum(narrow * wide + wide for narrow, wide in itertools.pairwise(_widths(spec, shape)))
     k, d = spec.metric.hidden, spec.encoder.dim
+    inner, out = spec.metric.hidden_layers - 1, spec.metric.out_dim
     metric = {"two_tower": 2, "siamese_cos": 1, "siamese_negcos": 1, "pair_mlp": 2}.get(spec.metric.kind, 0)
-    return _width(spec) * 6 * (encoder + metric * (d * k + spec.metric.hidden_layers * k * k))
+    return _width(spec) * 6 * (encoder + metric * (d * k + inner * k * k + k * out))
 
 
 def _whole_views(spec: TrainSpec, shape: GraphShape) -> float:
@@ -229,18 +230,18 @@ def _contrast(spec: TrainSpec, n: int, m: int) -> float:
 
     n anchors, m negatives. Unit rows of both views, the metric's layers with what autograd keeps, and gradients.
     """
-    b, d, k = _width(spec), spec.encoder.dim, spec.metric.hidden
+    b, d, k, out = _width(spec), spec.encoder.dim, spec.metric.hidden, spec.metric.out_dim
     metric, hidden_layers = spec.metric, spec.metric.hidden_layers
     slopes = 3 if metric.activation == "rrelu_random" else 1
     learned = metric.kind in ("siamese_cos", "siamese_negcos", "two_tower")
     block = 0.0
     if learned:
         inputs = 2 * d if metric.input == "unit" else 0
-        layers = 2 * (1 + slopes) * hidden_layers * k + 5 * k  # before and after each activation; unit rows, scaled
-        metric_step = 2.0 * d + inputs + layers + 6 * k
-        encoder_step = 9.0 * d + 2 * k if spec.objective.detach_metric else 8 * d + inputs + layers + 4 * k
+        layers = 2 * (1 + slopes) * hidden_layers * k + 5 * out  # before and after each activation; unit rows, scaled
+        metric_step = 2.0 * d + inputs + layers + 5 * out + k
+        encoder_step = 9.0 * d + 2 * out if spec.objective.detach_metric else 8 * d + inputs + layers + 3 * out + k
         if n > METRIC_PIECE and slopes == 1:  # factors_in_pieces: the layers of one piece, and factors in two copies
-            metric_step, encoder_step = 2.0 * d + 10 * k, 9.0 * d + 4 * k
+            metric_step, encoder_step = 2.0 * d + 10 * out, 9.0 * d + 4 * out
             block = b * METRIC_PIECE * (inputs + layers)
     elif metric.kind == "uniform":
         metric_step, encoder_step = 0.0, 9.0 * d
@@ -251,10 +252,10 @@ def _contrast(spec: TrainSpec, n: int, m: int) -> float:
             block = 2.5 * max(_ROWWISE, m * pair)  # a block of rows, its gradient, and what is added up
     steps = b * n * max(metric_step, encoder_step) + block
     if spec.run.workers > 1:  # gathered from all workers, with gradients
-        steps += 2 * b * m * (d + (k if learned else 0))
+        steps += 2 * b * m * (d + (out if learned else 0))
     diagnosis = 0.0
     if spec.run.diagnose_every:
-        width = 4 * k if learned else 2 * d
+        width = 2 * (k + out) if learned else 2 * d
         diagnosis = b * (5 * min(_DIAGNOSED, n) * m + n * (2 * d + width)) + 64 * m
     return max(steps, diagnosis)
 
@@ -273,7 +274,7 @@ def _tiles(spec: TrainSpec, n: int, m: int) -> int:
 def _bank(spec: TrainSpec, shape: GraphShape) -> float:
     """trainer.methods.bank: two tables, and the metric's outputs on them for this step and the one before."""
     b, d, n = _width(spec), spec.encoder.dim, shape.nodes
-    k = {"uniform": 0, "cosine": d}.get(spec.metric.kind, spec.metric.hidden)
+    k = {"uniform": 0, "cosine": d}.get(spec.metric.kind, spec.metric.out_dim)
     return b * n * (2 * d + 4 * k) + (2 * b + 8) * n + b * min(n, _BANK_ROWS) * (2 * d + 6 * k)
 
 

@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.config import SamplingSpec, TrainSpec, spec_hash
+from trainer.config import DEFAULT_KEEP_MB, DEFAULT_TILE, SamplingSpec, TrainSpec, spec_hash
 from trainer.errors import OutOfMemory
 from trainer.planning.estimate import Estimate, estimate
 from trainer.planning.shape import GraphShape
 
 EXACT_UP_TO = 50_000  # nodes; the cost of exact contrast grows with N², and at 50,000 an epoch takes minutes on a CPU
-DEFAULT_TILE = 1_024  # as in trainer.loss.tiled
-DEFAULT_KEEP_MB = 1_024
 DEFAULT_FAN_OUT = 10
 BATCHES = (4_096, 2_048, 1_024, 512, 256, 128)  # tried in this order
 SMALLEST_TILE, SMALLEST_BATCH = 64, 32
@@ -55,6 +53,9 @@ class Plan:
     reason: str
     asked: SamplingSpec  # before anything was filled in
     previous: tuple[str, ...] = ()  # hashes of the larger plans that ran out of memory
+    products: str = (
+        "blas"  # who computes matrix products (trainer.nn.products); chosen once, so that resumed runs are equal
+    )
     shrunk: int = 0  # times it was made smaller because someone outside said so (`shrink`)
 
     @property
@@ -68,6 +69,7 @@ class Plan:
             "sampling": self.spec.sampling.model_dump(mode="json"), "spec_hash": self.name, "reason": self.reason,
             "memory": self.memory.document(), "limit": self.limit, "previous": list(self.previous),
             "asked": self.asked.model_dump(mode="json"), "shrunk": self.shrunk,
+            "products": self.products,
         }  # fmt: skip
 
 
@@ -105,7 +107,8 @@ def restore_plan(spec: TrainSpec, document: dict[str, Any], shape: GraphShape) -
     filled = spec.model_copy(update={"sampling": planned.model_copy(update=changed)})
     reason, previous = document["reason"], tuple(document["previous"])
     memory, shrunk = estimate(filled, shape), document.get("shrunk", 0)
-    return Plan(filled, memory, document["limit"], reason, spec.sampling, previous, shrunk)
+    products = document.get("products", "blas")  # plans of earlier releases do not say
+    return Plan(filled, memory, document["limit"], reason, spec.sampling, previous, products, shrunk)
 
 
 def smaller(plan: Plan, shape: GraphShape) -> Plan | None:

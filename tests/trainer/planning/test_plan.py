@@ -8,12 +8,10 @@ import json
 import pytest
 
 import trainer
-from trainer.config import parse_spec
+from trainer.config import DEFAULT_TILE, parse_spec
 from trainer.errors import OutOfMemory
-from trainer.loss import tiled
 from trainer.planning.estimate import estimate
 from trainer.planning.plan import (
-    DEFAULT_TILE,
     EXACT_UP_TO,
     SMALLEST_BATCH,
     SMALLEST_TILE,
@@ -54,7 +52,6 @@ def test_a_small_graph_is_encoded_whole_and_contrasted_exactly():
     chosen = make_plan(spec(), SMALL, 20 * GB).spec.sampling
     assert (chosen.negatives, chosen.batch_size, chosen.num_neighbors) == ("graph", None, None)
     assert (chosen.tile, chosen.keep_mb) == (DEFAULT_TILE, 1_024)
-    assert DEFAULT_TILE == tiled.DEFAULT_TILE
 
 
 def test_where_the_whole_graph_does_not_fit_batches_with_all_neighbours_keep_contrast_exact():
