@@ -99,7 +99,9 @@ class Settings(BaseSettings):
     index_min_rows: PositiveInt = Field(
         200_000, description="embeddings with at least so many rows get a search index automatically"
     )
-    retain_versions: int = Field(0, ge=0, description="versions kept per data set, besides those with an alias; 0: all")
+    retain_versions: int = Field(
+        0, ge=0, description="versions kept per data set and key, besides those with an alias; 0: all"
+    )
     retain_days: float = Field(
         0.0, ge=0, description="versions without an alias are deleted after so many days; 0: never"
     )
