@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaH
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from service.api.schemas import Document, Moment
-from trainer.data.sources.labels import MAX_TEXT
+from trainer.data.datasets import MAX_TEXT
 
 MOST_LOOKED_UP = 10_000
 MOST_QUERIES = 1_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,9 +31,9 @@ def encode_labels(values: NDArray[np.generic]) -> tuple[NDArray[np.int64], tuple
         return _without(numbers == -1, position), tuple(str(n) for n in numbers if n != -1)
     if values.dtype.kind != "U":
         raise InvalidInput(f"labels have type {values.dtype}; give integers or text, -1 or empty where unknown.")
-    row = first_long(values)
-    if row is not None:
-        raise InvalidInput(f"label of node {row}: {LONG_LABEL}")
+    long = first_long(values)
+    if long is not None:
+        raise InvalidInput(f"label of node {long}: {LONG_LABEL}")
     names, position = np.unique(values, return_inverse=True)
     whole = [name for name in names.tolist() if name]
     if whole and all(_is_integer(name) for name in whole):
@@ -48,7 +50,7 @@ def check_classes(count: int) -> None:
         raise InvalidInput(f"{what}. Leave the labels out, or group them.")
 
 
-def first_long(texts: NDArray[np.generic]) -> int | None:
+def first_long(texts: NDArray[Any]) -> int | None:
     """Position of the first of the texts [N] that has more than MAX_TEXT characters."""
     if texts.dtype.itemsize <= 4 * MAX_TEXT:  # as wide as the longest
         return None
