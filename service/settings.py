@@ -64,6 +64,10 @@ class Settings(BaseSettings):
         description="memory for all jobs, such as 16GB; default: most of the machine. On Ray: for the largest job",
     )
 
+    cpu_limit: PositiveInt | None = Field(
+        None, description="CPUs that one job may use; default: those of the machine. On Ray: set it to the cluster's"
+    )
+
     lease_seconds: PositiveFloat = Field(
         15.0, description="a dispatcher that is silent for so long loses its jobs to another"
     )
@@ -99,7 +103,9 @@ class Settings(BaseSettings):
     index_min_rows: PositiveInt = Field(
         200_000, description="embeddings with at least so many rows get a search index automatically"
     )
-    retain_versions: int = Field(0, ge=0, description="versions kept per data set, besides those with an alias; 0: all")
+    retain_versions: int = Field(
+        0, ge=0, description="versions kept per data set and key, besides those with an alias; 0: all"
+    )
     retain_days: float = Field(
         0.0, ge=0, description="versions without an alias are deleted after so many days; 0: never"
     )
@@ -184,6 +190,11 @@ class Settings(BaseSettings):
     def slots(self) -> int:
         """Training jobs and sweeps that run at a time."""
         return self.concurrency or max(1, usable_cpus() // 2)
+
+    @property
+    def job_cpus(self) -> int | None:
+        """CPUs that one job may use; none: only the cluster knows."""
+        return self.cpu_limit or (usable_cpus() if self.runner == "local" else None)
 
     @cached_property
     def memory_bytes(self) -> int:

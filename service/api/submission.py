@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from service.api.cpu_bounds import check_job_cpus, check_sweep_cpus
 from service.api.problems import FieldError, Problem, field_errors, invalid, not_valid, problem_of
 from service.datasets.resolve import resolve
 from service.settings import Settings
@@ -54,6 +55,7 @@ def prepare_job(document: dict[str, Any], request: Request, store: Store, settin
     """
     spec = _valid(TrainSpec, _with_preset(document))
     _refuse_files(spec, "data")
+    check_job_cpus(spec, settings)
     found = resolve(spec.data, store, settings)
     spec = _named(spec.model_copy(update={"data": found.data}), request.name)
     need = _planned(spec, found.shape, settings.memory_bytes, "") * spec.run.workers
@@ -78,10 +80,12 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
         raise invalid("objective", "val_accuracy needs a data set with labels; use link_auc or i_nml, which need none")
     data = found.data.model_copy(update={"held_out_edges": spec.base.data.held_out_edges})
     spec = spec.model_copy(update={"base": _named(spec.base.model_copy(update={"data": data}), request.name)})
+    need = _sweep_memory(spec, found.shape, settings)
+    check_sweep_cpus(spec, settings)
     return NewJob(
         kind="sweep", spec=spec.model_dump(mode="json"), spec_hash=sweep_hash(spec), dataset=found.ref,
         owner=request.owner, name=spec.base.run.name, priority=request.priority, deadline=request.deadline,
-        memory_bytes=_sweep_memory(spec, found.shape, settings), is_uploaded=found.is_uploaded,
+        memory_bytes=need, is_uploaded=found.is_uploaded,
     )  # fmt: skip
 
 

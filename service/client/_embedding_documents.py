@@ -24,7 +24,7 @@ class Version:
         state: publishing, ready or failed.
         dataset: the graph, with its version where it has one.
         rows, dim: shape of the table; None until it is ready. So is id_type, "int" or "str".
-        classes: names of the labels that the graph came with; None: it had none.
+        classes: names of the labels that the graph came with; None: it had none, or the version is from a list.
         aliases: names that point to it now.
         metrics: figures of the training run, as in its metrics.json.
         indexes: search indexes by kind, with state and measured recall.

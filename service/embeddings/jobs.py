@@ -101,8 +101,21 @@ def finish_index(job: Job, store: Store, settings: Settings, *, failure: str | N
 
 
 def about_version(info: VersionInfo) -> dict[str, Any]:
-    """What the store keeps of a version: all but the checksums of its files."""
-    return {name: value for name, value in asdict(info).items() if name != "files"}
+    """What the store keeps of a version: all but the checksums of its files and the names of its classes.
+
+    Every process reads all versions at every change, so a row is small; `class_names` reads the names of one.
+    """
+    about = {name: value for name, value in asdict(info).items() if name != "files"}
+    return about | {"classes": None if info.classes is None else len(info.classes)}
+
+
+def class_names(settings: Settings, version: str) -> list[str] | None:
+    """The names of a version's classes; none if it has no labels, or cannot be read."""
+    try:
+        classes = read_info(settings.version_directory(version)).classes
+    except (OSError, ValueError):
+        return None
+    return None if classes is None else list(classes)
 
 
 def reconciled(embedding: Embedding, store: Store) -> Embedding:

@@ -45,7 +45,9 @@ class VersionInfo:
     has_encoder: bool
     bytes: int  # of all these files together, linked ones too
     files: dict[str, str]
-    export: dict[str, Any]  # the export's manifest without its files: dataset, epoch, model_sha256, graph_sha256, …
+    export: dict[
+        str, Any
+    ]  # the export's manifest without its files and classes: dataset, epoch, model_sha256, graph_sha256, …
 
 
 def ids_file(info: VersionInfo) -> str:

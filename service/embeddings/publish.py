@@ -98,7 +98,7 @@ def _fill(place: Path, export: Path, spec_file: Path, version: str, progress: Pr
     info = VersionInfo(
         version=version, rows=rows, dim=dim, id_type=id_type, classes=classes, has_encoder=ENCODER in files,
         bytes=sum((place / name).stat().st_size for name in files), files=dict(sorted(files.items())),
-        export={key: value for key, value in manifest.items() if key != "files"},
+        export={key: value for key, value in manifest.items() if key not in ("files", "classes")},
     )  # fmt: skip
     (place / VERSION_FILE).write_text(json.dumps(as_document(info), indent=1, ensure_ascii=False), encoding="utf-8")
     return info

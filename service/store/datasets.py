@@ -11,7 +11,7 @@ from service.store.engine import Database, reading, writing
 from service.store.errors import Fenced, InUse, NotAllowed, NotFound, QuotaExceeded
 from service.store.jobs import count_using, insert_job
 from service.store.locks import DATASET_NAMES, QUOTAS, hold
-from service.store.owners import MayChange, anyone
+from service.store.owners import MayChange, anyone, name_owner
 from service.store.records import Dataset, NewJob
 from service.store.tables import datasets
 
@@ -174,9 +174,8 @@ def _bytes_of(connection: Connection, owner: str | None) -> int:
 
 
 def _check_owner(connection: Connection, name: str, may_change: MayChange) -> None:
-    usable = select(datasets.c.owner).where(datasets.c.name == name, datasets.c.state != "failed")
-    first = connection.execute(usable.order_by(datasets.c.created, datasets.c.ref.desc()).limit(1)).first()
-    if first is not None and not may_change(first.owner):
+    found = name_owner(connection, name)
+    if found is not None and not may_change(found[0]):
         raise NotAllowed("data sets of this name were made with another key; choose another name")
 
 

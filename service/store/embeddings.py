@@ -22,6 +22,7 @@ from service.store.clock import now
 from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import Fenced, InUse, NotFound, StateConflict
 from service.store.jobs import as_job, insert_job, is_active
+from service.store.owners import speaks_for
 from service.store.records import TERMINAL, Embedding, Job, NewJob, Snapshot, automatic_aliases, bare_name
 from service.store.tables import aliases, deleted_versions, embeddings, jobs
 
@@ -207,27 +208,29 @@ class Embeddings:
     def expired(self, *, keep: int, seconds: float) -> list[str]:
         """Ready versions that the rules of retention no longer keep, oldest first.
 
-        One to which someone has let an alias point is kept, and the newest of each data set.
+        One to which someone has let an alias point is kept, and of each data set the newest of each key: what others
+        train on it takes nobody's place.
 
         Args:
-            keep: so many of the newest others of each data set; 0: all.
+            keep: so many of the newest others of each data set and key; 0: all.
             seconds: those published so lately; 0: all.
         """
-        ready = select(embeddings.c.version, embeddings.c.dataset_name, embeddings.c.published)
+        ready = select(embeddings.c.version, embeddings.c.dataset_name, embeddings.c.owner, embeddings.c.published)
         ready = ready.where(embeddings.c.state == "ready").order_by(embeddings.c.version.desc())
         with snapshot(self._database) as connection:
             moment = now(connection)
             rows = connection.execute(ready).all()
             held = set(connection.execute(select(aliases.c.version).where(~aliases.c.automatic)).scalars())
-        newest: dict[str, str] = {}
-        counts: defaultdict[str, int] = defaultdict(int)
+        newest: dict[tuple[str, str | None], str] = {}
+        counts: defaultdict[tuple[str, str | None], int] = defaultdict(int)
         found = []
         for row in rows:
-            is_newest = newest.setdefault(row.dataset_name, row.version) == row.version
+            line = row.dataset_name, row.owner
+            is_newest = newest.setdefault(line, row.version) == row.version
             if row.version in held:
                 continue
-            counts[row.dataset_name] += 1
-            is_surplus = keep > 0 and counts[row.dataset_name] > keep
+            counts[line] += 1
+            is_surplus = keep > 0 and counts[line] > keep
             is_old = seconds > 0 and row.published is not None and moment - row.published > seconds
             if (is_surplus or is_old) and not is_newest:
                 found.append(row.version)
@@ -271,18 +274,25 @@ def begin_publishing(connection: Connection, job: Job, publish: NewJob) -> Embed
 
 def _follow(connection: Connection, made: Embedding) -> None:
     """Move the automatic aliases to a new version; never back to one that is older than where they point."""
-    for name in automatic_aliases(made.dataset):
+    for name in _aliases_for(connection, made.owner, made.dataset):
         present = find_alias(connection, name)
         if present is None or present.version < made.version:
             previous = None if present is None else present.seq
             point(connection, name, made.version, owner=None, reason="automatic", previous=previous)
 
 
+def _aliases_for(connection: Connection, owner: str | None, dataset: str) -> tuple[str, ...]:
+    """The automatic aliases that follow what `owner` trains: that of a data set only if they may speak for it."""
+    everyones, own = automatic_aliases(dataset)
+    return (everyones, own) if speaks_for(connection, owner, dataset) else (everyones,)
+
+
 def _fall_back(connection: Connection, name: str) -> None:
     """Move an automatic alias whose version is gone to the newest that is left for it, or remove it."""
-    ready = select(embeddings.c.version, embeddings.c.dataset).where(embeddings.c.state == "ready")
-    for row in connection.execute(ready.order_by(embeddings.c.version.desc())):
-        if name in automatic_aliases(row.dataset):
+    columns = embeddings.c.version, embeddings.c.dataset, embeddings.c.owner
+    ready = select(*columns).where(embeddings.c.state == "ready").order_by(embeddings.c.version.desc())
+    for row in connection.execute(ready).all():
+        if name in automatic_aliases(row.dataset) and name in _aliases_for(connection, row.owner, row.dataset):
             point(connection, name, row.version, owner=None, reason="automatic", previous=None)
             return
     drop(connection, name, owner=None)

@@ -14,15 +14,13 @@ _LONGEST = 10_000  # characters of a failure
 
 
 def embedding_document(row: Embedding, aliases: Sequence[str]) -> dict[str, Any]:
-    """All that a client may know of a version."""
+    """All that a client may know of a version, but for the names of its classes, which only one by itself has."""
     about = row.about or {}
-    classes = about.get("classes")
     return {
         "version": row.version, "state": row.state, "job": row.job_id, "dataset": row.dataset, "name": row.name,
         "owner": row.owner, "created": moment(row.created), "published": moment(row.published),
         "rows": about.get("rows"), "dim": about.get("dim"), "id_type": about.get("id_type"),
-        "classes": None if classes is None else list(classes), "bytes": about.get("bytes"), "aliases": list(aliases),
-        "metrics": row.metrics, "indexes": row.indexes,
+        "bytes": about.get("bytes"), "aliases": list(aliases), "metrics": row.metrics, "indexes": row.indexes,
         "failure": None if row.failure is None else clean(row.failure, _LONGEST), "links": _links(row, about),
     }  # fmt: skip
 

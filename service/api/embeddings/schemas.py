@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaH
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from service.api.schemas import Document, Moment
+from trainer.data.datasets import MAX_TEXT
 
 MOST_LOOKED_UP = 10_000
 MOST_QUERIES = 1_000
@@ -30,9 +31,10 @@ class _NodeId:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.union_schema(
-            [core_schema.int_schema(strict=True), core_schema.str_schema(strict=True)],
-            custom_error_type="whole_number_or_text", custom_error_message="should be a whole number or text",
-        )  # fmt: skip
+            [core_schema.int_schema(strict=True), core_schema.str_schema(strict=True, max_length=MAX_TEXT)],
+            custom_error_type="whole_number_or_text",
+            custom_error_message=f"should be a whole number, or text of at most {MAX_TEXT} characters",
+        )
 
 
 NodeId = Annotated[int | str, _NodeId]
@@ -66,7 +68,9 @@ class Lookup(RequestBody):
 class Filter(RequestBody):
     """Only among these nodes: those with one of the labels, or those listed."""
 
-    labels: list[str] | None = Field(None, min_length=1, max_length=1_000, fail_fast=True)
+    labels: list[Annotated[str, Field(max_length=MAX_TEXT)]] | None = Field(
+        None, min_length=1, max_length=1_000, fail_fast=True
+    )
     ids: list[NodeId] | None = Field(None, min_length=1, max_length=MOST_LOOKED_UP, fail_fast=True)
 
     @model_validator(mode="after")
@@ -221,8 +225,8 @@ class EmbeddingLinks(Document):
     job: str = Field(description="the training job, if it has not been deleted")
 
 
-class EmbeddingDocument(Document):
-    """One version: immutable once it is ready."""
+class EmbeddingSummary(Document):
+    """One version in a list."""
 
     version: str = Field(description="also the id of the training job it comes from")
     state: Literal["publishing", "ready", "failed"]
@@ -235,7 +239,6 @@ class EmbeddingDocument(Document):
     rows: int | None
     dim: int | None
     id_type: Literal["int", "str"] | None
-    classes: list[str] | None = Field(description="labels of the nodes, to filter by; null if there are none")
     bytes: int | None
     aliases: list[str]
     metrics: dict[str, Any] = Field(description="metrics of the training job")
@@ -244,10 +247,16 @@ class EmbeddingDocument(Document):
     links: EmbeddingLinks
 
 
+class EmbeddingDocument(EmbeddingSummary):
+    """One version: immutable once it is ready."""
+
+    classes: list[str] | None = Field(description="labels of the nodes, to filter by; null if there are none")
+
+
 class EmbeddingPage(Document):
     """Some versions, newest first."""
 
-    items: list[EmbeddingDocument]
+    items: list[EmbeddingSummary]
     next: str | None = Field(description="pass it as `cursor` to get the next page; null on the last")
 
 

@@ -16,7 +16,7 @@ from service.api.responses import json_response
 from service.api.security import check_may_change
 from service.api.state import AppState, State
 from service.api.threads import in_thread
-from service.embeddings.jobs import index_job, most_memory, publish_job, reconciled
+from service.embeddings.jobs import class_names, index_job, most_memory, publish_job, reconciled
 from service.embeddings.retention import remove_version
 from service.store.records import Embedding
 from trainer.config import PRINTABLE
@@ -60,7 +60,7 @@ async def list_embeddings(
 @router.get("/{version}", response_model=EmbeddingDocument, summary="Show a version", responses=refusals(404))
 async def get_embedding(state: State, found: FoundVersion) -> Response:
     """By its own name or by an alias, in any state."""
-    return _shown(state, found, headers={"Nml-Version": found.version})
+    return await _shown(state, found, headers={"Nml-Version": found.version})
 
 
 @router.post(
@@ -117,8 +117,11 @@ async def delete_embedding(request: Request, state: State, version: str) -> Resp
 async def _queued(state: AppState, row: Embedding) -> Response:
     await state.catalog.refresh()
     headers = {"Location": f"{PREFIX}/{row.version}", "Nml-Version": row.version}
-    return _shown(state, row, status=202, headers=headers)
+    return await _shown(state, row, status=202, headers=headers)
 
 
-def _shown(state: AppState, row: Embedding, *, status: int = 200, headers: dict[str, str]) -> Response:
-    return json_response(embedding_document(row, state.catalog.aliases_of(row.version)), status=status, headers=headers)
+async def _shown(state: AppState, row: Embedding, *, status: int = 200, headers: dict[str, str]) -> Response:
+    labelled = row.state == "ready" and (row.about or {}).get("classes") is not None
+    classes = await in_thread(class_names, state.settings, row.version) if labelled else None
+    document = embedding_document(row, state.catalog.aliases_of(row.version)) | {"classes": classes}
+    return json_response(document, status=status, headers=headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +165,7 @@ def test_versions_are_listed_newest_first_and_told_in_full(live: Live, client: C
     assert [version.version for version in client.vectors.list("synthetic", limit=1)] == [waiting.version]
     assert list(client.vectors.list("digits")) == []
     latest = client.vectors.get("latest")
-    assert latest == found[1]
+    assert replace(found[1], classes=latest.classes) == latest  # a list leaves them out
     assert (latest.state, latest.dim, latest.id_type, latest.name) == ("ready", 4, "int", "of a test")
     assert set(latest.aliases) == {"latest", "latest.synthetic"}
     assert latest.classes == ("class 0", "class 1")

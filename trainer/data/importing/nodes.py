@@ -16,6 +16,7 @@ from trainer.data.importing.budget import Budget
 from trainer.data.importing.features import FeatureWriter
 from trainer.data.importing.id_index import IntegerIndex, TextIndex, build_index
 from trainer.data.importing.ids import IdWriter
+from trainer.data.sources.labels import check_classes
 from trainer.data.sources.table_file import TableFile
 from trainer.data.sources.tables import (
     Tables,
@@ -97,6 +98,7 @@ class LabelWriter:
             if value not in self._code_of:
                 self._code_of[value] = len(self._code_of)
                 self._first_row.append(self._codes.rows + int((position == at).argmax()))
+                check_classes(len(self._code_of) - int(None in self._code_of))
             codes[at] = self._code_of[value]
         self._codes.append(codes[position])
 

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from trainer.config import FilesSpec
-from trainer.data.sources.labels import encode_labels
+from trainer.data.sources.labels import MAX_TEXT, encode_labels, first_long
 from trainer.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,13 +60,21 @@ def _graph(arrays: Arrays, name: str, *, directed: bool) -> Graph:
         edge_index,
         x,
         name=name,
-        ids=arrays.get("ids"),
+        ids=_ids(arrays),
         weight=weight,
         y=y,
         classes=classes,
         split=_split(arrays, x.shape[0]),
         directed=directed,
     )
+
+
+def _ids(arrays: Arrays) -> NDArray[Any] | None:
+    ids = arrays.get("ids")
+    row = first_long(ids) if ids is not None and ids.dtype.kind == "U" else None
+    if row is not None:
+        raise InvalidInput(f"ids: that of node {row} has more than {MAX_TEXT} characters. Shorten it.")
+    return ids
 
 
 def _edges(arrays: Arrays) -> tuple[NDArray[Any], NDArray[Any] | None, int | None]:

@@ -17,14 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainer.config import FilesSpec
-from trainer.data.sources.labels import encode_labels
+from trainer.data.sources.labels import LONG_LABEL, MAX_TEXT, encode_labels
 from trainer.data.sources.table_file import Columns, TableFile
 from trainer.errors import InvalidInput
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph
-
-MAX_ID_LENGTH = 256  # numpy gives every id the width of the longest
 
 
 class Tables(NamedTuple):
@@ -139,9 +137,9 @@ def read_ids(table: TableFile, name: str, column: pa.ChunkedArray) -> pa.Chunked
         raise InvalidInput(f'{table.row(index)}: column "{name}" is empty. Fill in an id, or remove the row.')
     if pa.types.is_integer(column.type):
         return _cast_or(column, pa.int64(), pa.string())
-    index = _first(pc.greater(pc.utf8_length(column), MAX_ID_LENGTH))
+    index = _first(pc.greater(pc.utf8_length(column), MAX_TEXT))
     if index is not None:
-        raise InvalidInput(f"{table.row(index)}: the id has more than {MAX_ID_LENGTH} characters. Shorten it.")
+        raise InvalidInput(f"{table.row(index)}: the id has more than {MAX_TEXT} characters. Shorten it.")
     index = _first(pc.ends_with(column, "\0"))
     if index is not None:  # numpy would not see it
         raise InvalidInput(f"{table.row(index)}: the id ends in a NUL character. Remove it.")
@@ -187,7 +185,7 @@ def label_values(table: TableFile, name: str, column: pa.ChunkedArray) -> pa.Chu
     """Labels of a table or part of one as int64 or string, null where there is none.
 
     Raises:
-        InvalidInput: a type that names no classes, or a broken number.
+        InvalidInput: a type that names no classes, a broken number, or a name that is too long.
     """
     kind = column.type
     if pa.types.is_floating(kind):  # how pandas writes integers with gaps
@@ -199,6 +197,9 @@ def label_values(table: TableFile, name: str, column: pa.ChunkedArray) -> pa.Chu
             )
         return whole.cast(pa.int64(), safe=False)
     if pa.types.is_string(kind):
+        index = _first(pc.fill_null(pc.greater(pc.utf8_length(column), MAX_TEXT), False))
+        if index is not None:
+            raise InvalidInput(f'{table.row(index)}: the label in "{name}" {LONG_LABEL}')
         return pc.if_else(pc.equal(column, ""), None, column)
     if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise InvalidInput(f'{table.path}: label column "{name}" has type {kind}. Use integers or text.')
