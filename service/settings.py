@@ -40,7 +40,8 @@ class Settings(BaseSettings):
     database_url: str | None = Field(None, description="postgresql://…; default: SQLite in home")
 
     require_key: bool | None = Field(
-        None, description="require a key of every client; default: unless host is loopback"
+        None,
+        description="require a key of every client; default: unless host is loopback and no proxy passes it on",
     )
     allowed_hosts: Names = Field((), description="host names that clients may use, besides those of loopback and host")
     allowed_origins: Names = Field((), description="origins of web pages that may call the API (CORS)")
@@ -163,6 +164,11 @@ class Settings(BaseSettings):
     def keys_required(self) -> bool:
         """Whether a request without a key is refused."""
         return not is_loopback(self.host) if self.require_key is None else self.require_key
+
+    @property
+    def trusts_loopback(self) -> bool:
+        """Whether no key is needed because only this machine can connect, so not for what a proxy passes on."""
+        return self.require_key is None and is_loopback(self.host)
 
     @property
     def database(self) -> str:

@@ -36,6 +36,15 @@ from service.store.errors import Unavailable
 UPLOADS, METRICS = "/v1/datasets", "/metrics"
 HEADER_LINES = 200
 FORM_BYTES = 1_000_000  # what a multipart form may add to the files in it
+# by which proxies tell whom they speak for
+FORWARDING = frozenset(
+    (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+)
+_FORWARDED = (
+    "the header {} shows that this request came through a proxy, and without a key the service trusts only clients on "
+    "its own machine. Send a key (nml keys create); or, if everyone who reaches the proxy may do everything, start the "
+    "service with NML_REQUIRE_KEY=false"
+)
 _CSP, _CACHE = b"content-security-policy", b"cache-control"
 _STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 _NO_STORE = b"no-store"  # unless a route knows better
@@ -56,7 +65,7 @@ class Guard:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._hosts = Hosts(settings)
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
-        self._keys_required = settings.keys_required
+        self._keys_required, self._trusts_loopback = settings.keys_required, settings.trusts_loopback
         self._across: ASGIApp | None = None
         if settings.allowed_origins:
             self._across = CORSMiddleware(
@@ -123,7 +132,7 @@ class Guard:
             raise Problem(431, f"a request may have {HEADER_LINES} header lines", headers={"Connection": "close"})
         if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
             raise Problem(400, "the URL contains a NUL character")
-        host = origin = length = None
+        host = origin = length = forwarded = None
         hosts, asks_leave = 0, False
         for name, value in headers:
             if name == b"host":
@@ -134,6 +143,8 @@ class Guard:
                 length = value
             elif name == b"access-control-request-method":
                 asks_leave = method == "OPTIONS"
+            elif name in FORWARDING:
+                forwarded = name
         if path not in PUBLIC:  # probes call by whatever address the machine has
             self._hosts.check_host(host if hosts == 1 else None)
         foreign = origin is not None and self._hosts.check_origin(origin, host)
@@ -144,6 +155,8 @@ class Guard:
         if not (foreign and asks_leave):  # a browser's preflight carries no key, and learns only what is allowed
             if caller is ANYONE and self._keys_required and path not in PUBLIC:
                 raise unauthorized("an API key is required: send it as Authorization: Bearer nml_…")
+            if caller is ANYONE and self._trusts_loopback and forwarded is not None and path not in PUBLIC:
+                raise unauthorized(_FORWARDED.format(forwarded.decode()))
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
             check_announced(length, self._limit(method, path))
