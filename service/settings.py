@@ -96,6 +96,12 @@ class Settings(BaseSettings):
     max_active_jobs: PositiveInt = Field(10_000, description="unfinished jobs of one key")
     max_watchers: PositiveInt = Field(1_000, description="open event streams per API process")
     max_watchers_per_key: PositiveInt = Field(100, description="open event streams of one key per API process")
+    max_requests_per_key: PositiveInt = Field(
+        500, description="requests of one key at a time per API process, event streams among them"
+    )
+    max_idle_per_address: PositiveInt = Field(
+        1_000, description="connections of one address per API process that wait for a request; the oldest are closed"
+    )
     max_query_bytes: PositiveInt = Field(64_000_000, description="largest body of a lookup, search or embed")
     search_concurrency: PositiveInt = Field(2, description="searches at a time per API process; others wait")
     index_min_rows: PositiveInt = Field(
