@@ -18,7 +18,8 @@ from typing import Any
 import uvicorn
 
 from service.api.edge.multiprocess_metrics import FOLDER_VARIABLE, join
-from service.net.bounded_http import BoundedHttp
+from service.net.bounded_http import bounded_http
+from service.net.places import Places
 from service.settings import Settings
 
 BACKLOG = 2_048
@@ -72,9 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings()
     own = listening_socket(settings.host, settings.port) if options.fd is None else socket.socket(fileno=options.fd)
     connections = max(SPARE_FILES, min(settings.max_watchers + CONNECTIONS, raise_file_limit() - SPARE_FILES))
+    places = Places(connections, waiting_per_address=settings.max_idle_per_address)
     config = uvicorn.Config(
-        lambda: _app(settings, options.counts, options.slot), factory=True, loop="uvloop", http=BoundedHttp, ws="none",
-        lifespan="on", limit_concurrency=connections, backlog=BACKLOG, access_log=False, server_header=False,
+        lambda: _app(settings, options.counts, options.slot), factory=True, loop="uvloop", http=bounded_http(places),
+        ws="none", lifespan="on", backlog=BACKLOG, access_log=False, server_header=False,
         proxy_headers=False, log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )  # fmt: skip

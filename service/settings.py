@@ -40,7 +40,8 @@ class Settings(BaseSettings):
     database_url: str | None = Field(None, description="postgresql://…; default: SQLite in home")
 
     require_key: bool | None = Field(
-        None, description="require a key of every client; default: unless host is loopback"
+        None,
+        description="require a key of every client; default: unless host is loopback and no proxy passes it on",
     )
     allowed_hosts: Names = Field((), description="host names that clients may use, besides those of loopback and host")
     allowed_origins: Names = Field((), description="origins of web pages that may call the API (CORS)")
@@ -98,6 +99,13 @@ class Settings(BaseSettings):
     rate_burst: PositiveInt = Field(500, description="requests of one key or address that may come at once")
     max_active_jobs: PositiveInt = Field(10_000, description="unfinished jobs of one key")
     max_watchers: PositiveInt = Field(1_000, description="open event streams per API process")
+    max_watchers_per_key: PositiveInt = Field(100, description="open event streams of one key per API process")
+    max_requests_per_key: PositiveInt = Field(
+        500, description="requests of one key at a time per API process, event streams among them"
+    )
+    max_idle_per_address: PositiveInt = Field(
+        1_000, description="connections of one address per API process that wait for a request; the oldest are closed"
+    )
     max_query_bytes: PositiveInt = Field(64_000_000, description="largest body of a lookup, search or embed")
     search_concurrency: PositiveInt = Field(2, description="searches at a time per API process; others wait")
     index_min_rows: PositiveInt = Field(
@@ -169,6 +177,11 @@ class Settings(BaseSettings):
     def keys_required(self) -> bool:
         """Whether a request without a key is refused."""
         return not is_loopback(self.host) if self.require_key is None else self.require_key
+
+    @property
+    def trusts_loopback(self) -> bool:
+        """Whether no key is needed because only this machine can connect, so not for what a proxy passes on."""
+        return self.require_key is None and is_loopback(self.host)
 
     @property
     def database(self) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -22,7 +23,7 @@ import anyio
 import anyio.to_thread
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
-from service.api.problems import unavailable
+from service.api.problems import Problem, unavailable
 from service.api.responses import encode
 from service.store import Store
 from service.store.errors import Unavailable
@@ -30,6 +31,7 @@ from service.store.records import TERMINAL, Event
 
 KEEP_ALIVE_SECONDS = 15.0
 RETRY = format_sse_event(retry=1000)  # milliseconds a client waits before it connects again
+KEY_CHECK_SECONDS = 2.0  # a revoked key loses its streams after this long at the latest
 _KEPT = 500  # newest events of a watched job
 _READ_AT_ONCE = 500
 _FEW = 40  # events that are read between other work; more of them in a thread
@@ -94,36 +96,57 @@ class Feed:
         *,
         poll_seconds: float,
         max_watchers: int,
+        max_per_key: int,
         on_count: Callable[[int], None] = lambda count: None,
     ):
         """`on_count` is called with the number of watchers whenever it changes."""
-        self._store, self._poll_seconds, self._max_watchers = store, poll_seconds, max_watchers
-        self._on_count = on_count
+        self._store, self._poll_seconds, self._on_count = store, poll_seconds, on_count
+        self._max_watchers, self._max_per_key = max_watchers, max_per_key
+        self._owners: Counter[str] = Counter()  # of streams that are open, by the id of their key
+        self._invalid: set[str] = set()  # owners whose keys are no longer good
+        self._keys_due = 0.0
         self._channels: dict[str, Channel] = {}
         self._wanted = asyncio.Event()
         self._long_reads = anyio.CapacityLimiter(_LONG_READS)
         self._is_closed = False
         self.watchers = 0
 
-    def check_room(self) -> None:
-        """Raises Problem 503 where there are as many watchers as there may be, or the service is about to stop."""
-        if self._is_closed:
-            raise unavailable("the service is about to stop; connect again in a moment")
-        if self.watchers >= self._max_watchers:
-            raise unavailable("too many event streams are open; try again later, or ask for the job itself", seconds=10)
+    def check_room(self, owner: str | None) -> None:
+        """Raises Problem: 429 where the key has as many streams as it may have, 503 where all have together, or the
+        service is about to stop. Whoever needs no key has no limit but that of all."""
+        if (refusal := self._refusal(owner)) is not None:
+            raise refusal
 
-    async def watch(self, job_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    def _refusal(self, owner: str | None) -> Problem | None:
+        if self._is_closed:
+            return unavailable("the service is about to stop; connect again in a moment")
+        if owner is not None and self._owners[owner] >= self._max_per_key:
+            return Problem(
+                429, f"this key has {self._max_per_key} event streams open, and may have no more "
+                "(NML_MAX_WATCHERS_PER_KEY); close one, or ask for the job itself",
+                headers={"Retry-After": "10"}, kind="quota",
+            )  # fmt: skip
+        if self.watchers >= self._max_watchers:
+            return unavailable(
+                "too many event streams are open; try again later, or ask for the job itself", seconds=10
+            )
+        return None
+
+    async def watch(self, job_id: str, after: int, owner: str | None) -> AsyncGenerator[bytes, None]:
         """A job's events after number `after` as server-sent events, to its last, with keep-alive comments.
 
         Args:
             after: at most the number of the job's newest event, or the stream waits for those in between.
+            owner: the id of the key that watches, without which the stream ends; none: no key is needed.
         """
-        self._count(1)
+        if self._refusal(owner) is not None:  # others have begun since the request was checked
+            return  # it is too late for a status; the client connects again and is told
+        self._count(1, owner)
         try:
             yield RETRY
             channel = await self._join(job_id, after)
             try:
-                async with aclosing(self._follow(job_id, channel, after)) as parts:
+                async with aclosing(self._follow(job_id, channel, after, owner)) as parts:
                     async for part in parts:
                         yield part
             finally:
@@ -131,7 +154,7 @@ class Feed:
                 if not channel.watchers and self._channels.get(job_id) is channel:
                     del self._channels[job_id]
         finally:
-            self._count(-1)
+            self._count(-1, owner)
 
     async def run(self) -> None:
         """Poll for as long as the app lives."""
@@ -149,11 +172,14 @@ class Feed:
     def close(self) -> None:
         """End every stream; clients connect again elsewhere, or here after a restart, and miss nothing."""
         self._is_closed = True
-        for channel in self._channels.values():
-            channel.wake()
+        self._wake_all()
 
-    def _count(self, change: int) -> None:
+    def _count(self, change: int, owner: str | None) -> None:
         self.watchers += change
+        if owner is not None:
+            self._owners[owner] += change
+            if not self._owners[owner]:
+                del self._owners[owner]
         self._on_count(self.watchers)
 
     async def _join(self, job_id: str, after: int) -> Channel:
@@ -169,8 +195,8 @@ class Feed:
         channel.watchers += 1
         return channel
 
-    async def _follow(self, job_id: str, channel: Channel, seq: int) -> AsyncGenerator[bytes, None]:
-        while not self._is_closed:
+    async def _follow(self, job_id: str, channel: Channel, seq: int, owner: str | None) -> AsyncGenerator[bytes, None]:
+        while not self._is_closed and owner not in self._invalid:
             changed = channel.changed
             news = channel.since(seq)
             if news is None:
@@ -199,6 +225,7 @@ class Feed:
         if not self._channels:
             self._wanted.clear()
             return
+        await self._check_keys()
         newest = await self._read(partial(self._store.events.last_seqs, list(self._channels)))
         for job_id, channel in list(self._channels.items()):
             if job_id not in newest:
@@ -210,6 +237,21 @@ class Feed:
                 if not news:  # deleted meanwhile
                     break
                 channel.add(news)
+
+    async def _check_keys(self) -> None:
+        """End the streams of keys that were revoked or have expired."""
+        if not self._owners or time.monotonic() < self._keys_due:
+            return
+        owners = list(self._owners)
+        valid = await self._read(partial(self._store.keys.valid, owners))
+        self._keys_due = time.monotonic() + KEY_CHECK_SECONDS
+        self._invalid = set(owners) - valid
+        if self._invalid:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for channel in self._channels.values():
+            channel.wake()
 
     def _read_after(self, job_id: str, seq: int) -> list[Encoded]:
         return [encoded(event) for event in self._store.events.after(job_id, seq, _READ_AT_ONCE)]

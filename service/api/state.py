@@ -85,8 +85,9 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
     """Open the database, brought up to date, and all that stands on it; close them at the end."""
     store = await asyncio.to_thread(open_store, settings)
     feed = Feed(
-        store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers, on_count=metrics.watchers.set
-    )
+        store, poll_seconds=settings.poll_seconds, max_watchers=settings.max_watchers,
+        max_per_key=settings.max_watchers_per_key, on_count=metrics.watchers.set,
+    )  # fmt: skip
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
         feed=feed, uploads=UploadsInProgress(), catalog=Catalog(store, settings), tables=TableFiles(),

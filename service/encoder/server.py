@@ -22,7 +22,8 @@ from service.encoder.address import KEEP_ALIVE, Address
 from service.encoder.app import create_app
 from service.encoder.messages import Question
 from service.encoder.process import COMMAND, EncoderProcess
-from service.net.bounded_http import BoundedHttp
+from service.net.bounded_http import bounded_http
+from service.net.places import Places
 from trainer.errors import Infrastructure
 
 MAX_CONNECTIONS = 4_096  # open at a time, whoever they are; only those with the token get further
@@ -88,8 +89,9 @@ def run(app: FastAPI, listening: socket.socket) -> None:
     """Serve the app under uvicorn until SIGTERM or SIGINT, and exit with 0."""
     for number in (signal.SIGTERM, signal.SIGINT):  # which uvicorn raises again when it has stopped
         signal.signal(number, lambda *_: sys.exit(0))
+    places = Places(MAX_CONNECTIONS, waiting_per_address=MAX_CONNECTIONS, kept=(0, 0))  # its clients are our own
     config = uvicorn.Config(
-        app, http=BoundedHttp, limit_concurrency=MAX_CONNECTIONS, ws="none", access_log=False, server_header=False,
+        app, http=bounded_http(places), ws="none", access_log=False, server_header=False,
         proxy_headers=False, log_config=None,
         timeout_keep_alive=75,  # longer than clients keep a connection, so that it is they who close it
         timeout_graceful_shutdown=1,

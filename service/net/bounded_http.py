@@ -13,15 +13,26 @@ from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_remote_addr
+
+from service.net.places import Places, Room
 
 HEAD_BYTES = 65_536
 HEAD_SECONDS = 20.0
+ROOM = "nml.room"  # key of the ASGI scope: for whom there is room
 MOST_PIPELINED = 100  # requests sent ahead on one connection; each is held until those before it are answered
 
 
-class BoundedHttp(HttpToolsProtocol):
-    """One connection. With uvicorn's `limit_concurrency`, one connection less than that is accepted."""
+def bounded_http(places: Places) -> type[BoundedHttp]:
+    """The protocol for a server whose connections share `places`. Instead of uvicorn's `limit_concurrency`."""
+    return type("BoundedHttp", (BoundedHttp,), {"_places": places})
 
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    _places: Places | None = None  # none: as many as come
+    _room = Room.ANYONE
     _unparsed = 0  # bytes since the last complete head or piece of a body
     _progressed = False  # whether there was either in the piece just read
     _in_head = False
@@ -30,16 +41,23 @@ class BoundedHttp(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # one less, because at its limit uvicorn would refuse requests on connections that it has accepted
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency - 1:
+        if self._places is not None:
+            self._room = self._places.enter(self, (get_remote_addr(transport) or ("unknown",))[0])
+        if self._room is Room.NOBODY:
             self.transport = transport
             self._refuse(503, "too many connections are open; try again in a moment")
             return
         super().connection_made(transport)
         self._start_head_timer()
 
+    def give_way(self) -> None:
+        """Close for a newcomer, also if the client has not read its last answer."""
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        if self._places is not None:
+            self._places.leave(self)
         if self._running is not None:  # uvicorn tells the newest request only, which may be a pipelined one
             self._running.disconnected = True
             self._running.message_event.set()
@@ -59,6 +77,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
+        self.scope[ROOM] = self._room  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
         self._progressed, self._in_head = True, False
@@ -77,7 +96,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        if self._places is not None:
+            self._places.work(self)
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._places is not None and self._is_idle():
+            self._places.wait(self)
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer with a problem document, if that is still possible, and close."""

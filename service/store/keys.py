@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, insert, or_, select, update
 
 from service.store.engine import Database, reading, writing
 from service.store.errors import NotFound, Unavailable
@@ -71,6 +71,19 @@ class Keys:
         if moment - (row.last_used or 0.0) > _USE_NOTED_EVERY:
             self._note_use(row.id, moment)
         return _key(row)
+
+    def valid(self, identities: Collection[str]) -> set[str]:
+        """Those of these ids whose keys are neither revoked nor expired."""
+        with reading(self._database) as connection:
+            return set(
+                connection.scalars(
+                    select(keys.c.id).where(
+                        keys.c.id.in_(identities),
+                        keys.c.revoked.is_(False),
+                        or_(keys.c.expires.is_(None), keys.c.expires > time.time()),
+                    )
+                )
+            )
 
     def list(self) -> list[Key]:
         """All keys, including revoked and expired ones, oldest first."""

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
     from ray.train import TrainingFailedError as RayFailure
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    from trainer.parallel.local_group import local_torch_config
     from trainer.parallel.worker import run_worker
 
     class EndOnOurErrors(UserCallback):
@@ -53,18 +55,19 @@ def _train(job: Mapping[str, Any], share: Share, room: Path) -> None:
                 raise error
             Path(job["started"]).unlink(missing_ok=True)
 
-    retries = job["max_failures"]
+    retries, local = job["max_failures"], _on_this_machine(job["address"])
+    group: dict[str, Any] = {"backend": "nccl" if share.gpu else "gloo", "timeout_s": GROUP_SECONDS}
     trainer = TorchTrainer(
         run_worker,
         train_loop_config=dict(job),
-        torch_config=TorchConfig(backend="nccl" if share.gpu else "gloo", timeout_s=GROUP_SECONDS),
+        torch_config=local_torch_config(Path(job["temporary"]), **group) if local else TorchConfig(**group),
         scaling_config=ScalingConfig(
             num_workers=job["workers"], use_gpu=share.gpu, resources_per_worker={"CPU": 1, "GPU": int(share.gpu)}
         ),
         run_config=RunConfig(
             name="run", storage_path=str(room / "storage"), callbacks=[EndOnOurErrors()],
             failure_config=FailureConfig(max_failures=retries, controller_failure_limit=retries),
-            worker_runtime_env={"env_vars": _worker_environment(share, job["address"])},
+            worker_runtime_env={"env_vars": _worker_environment(share, local=local)},
         ),
     )  # fmt: skip
     try:
@@ -143,14 +146,21 @@ def _share(job: Mapping[str, Any]) -> Share:
     return Share(threads=spec["threads"] or cpus // workers, gpu=spec["device"] != "cpu" and gpus >= workers)
 
 
-def _worker_environment(share: Share, address: str) -> dict[str, str]:
+def _on_this_machine(address: str) -> bool:
+    """Whether all of the cluster is: a node known by a loopback address is one that no other machine can join."""
+    import ray
+
+    return address == LOCAL or all(ip_address(node["NodeManagerAddress"]).is_loopback for node in ray.nodes())
+
+
+def _worker_environment(share: Share, *, local: bool) -> dict[str, str]:
     """Threads, data folders of the user, and for a local run no traffic but on loopback."""
     own = {name: value for name, value in os.environ.items() if name.startswith("NML_")}
     own |= {"OMP_NUM_THREADS": str(share.threads), "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     if not share.gpu:
         own["CUDA_VISIBLE_DEVICES"] = ""
-    if address == LOCAL and sys.platform == "linux":
-        own["GLOO_SOCKET_IFNAME"] = "lo"
+    if local and sys.platform == "linux":
+        own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     return own
 
 

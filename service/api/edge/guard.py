@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,12 +31,23 @@ from service.api.security import (
     question_of,
     unauthorized,
 )
+from service.net.bounded_http import ROOM
+from service.net.places import Room
 from service.settings import Settings
 from service.store.errors import Unavailable
 
 UPLOADS, METRICS = "/v1/datasets", "/metrics"
 HEADER_LINES = 200
 FORM_BYTES = 1_000_000  # what a multipart form may add to the files in it
+# by which proxies tell whom they speak for
+FORWARDING = frozenset(
+    (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+)
+_FORWARDED = (
+    "the header {} shows that this request came through a proxy, and without a key the service trusts only clients on "
+    "its own machine. Send a key (nml keys create); or, if everyone who reaches the proxy may do everything, start the "
+    "service with NML_REQUIRE_KEY=false"
+)
 _CSP, _CACHE = b"content-security-policy", b"cache-control"
 _STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 _NO_STORE = b"no-store"  # unless a route knows better
@@ -55,8 +67,9 @@ class Guard:
     def __init__(self, app: ASGIApp, *, settings: Settings, metrics: RequestMetrics):
         self._app, self._settings, self._metrics = app, settings, metrics
         self._hosts = Hosts(settings)
+        self._in_progress: Counter[str] = Counter()  # requests, by the id of their key
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
-        self._keys_required = settings.keys_required
+        self._keys_required, self._trusts_loopback = settings.keys_required, settings.trusts_loopback
         self._across: ASGIApp | None = None
         if settings.allowed_origins:
             self._across = CORSMiddleware(
@@ -96,8 +109,10 @@ class Guard:
                 self._metrics.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
             await send(message)
 
+        owner = None
         try:
             app = await self._admit(scope)
+            owner = self._begin(scope)
             if scope["method"] not in SAFE_METHODS:
                 receive = capped(receive, self._limit(scope["method"], scope["path"]))
             await app(scope, receive, answer)
@@ -108,6 +123,24 @@ class Guard:
             if status:  # too late for an answer; the server ends the connection
                 raise
             await problem_response(problem, scope)(scope, receive, answer)
+        finally:
+            if owner is not None:
+                self._in_progress[owner] -= 1
+                if not self._in_progress[owner]:
+                    del self._in_progress[owner]
+
+    def _begin(self, scope: Scope) -> str | None:
+        """Count the request as one of its key's, whose id is returned; Problem 429 where it has too many at a time."""
+        owner: str | None = scope[CALLER].owner
+        if owner is not None:
+            if self._in_progress[owner] >= self._settings.max_requests_per_key:
+                raise Problem(
+                    429, f"this key has {self._settings.max_requests_per_key} requests in progress, and may have no "
+                    "more (NML_MAX_REQUESTS_PER_KEY); wait for answers",
+                    headers={"Retry-After": "2", "Connection": "close"}, kind="quota",
+                )  # fmt: skip
+            self._in_progress[owner] += 1
+        return owner
 
     async def _admit(self, scope: Scope) -> ASGIApp:
         """Check all that can be checked before routing, and leave the caller in the scope.
@@ -123,7 +156,7 @@ class Guard:
             raise Problem(431, f"a request may have {HEADER_LINES} header lines", headers={"Connection": "close"})
         if "\0" in path or b"%00" in scope["query_string"]:  # PostgreSQL takes it in no text
             raise Problem(400, "the URL contains a NUL character")
-        host = origin = length = None
+        host = origin = length = forwarded = None
         hosts, asks_leave = 0, False
         for name, value in headers:
             if name == b"host":
@@ -134,16 +167,25 @@ class Guard:
                 length = value
             elif name == b"access-control-request-method":
                 asks_leave = method == "OPTIONS"
+            elif name in FORWARDING:
+                forwarded = name
         if path not in PUBLIC:  # probes call by whatever address the machine has
             self._hosts.check_host(host if hosts == 1 else None)
+        room = scope.get(ROOM, Room.ANYONE)
+        if room is Room.PROBES and path not in PUBLIC:
+            raise _full()
         foreign = origin is not None and self._hosts.check_origin(origin, host)
         if path == "/livez":  # alive, whatever else is wrong
             scope[CALLER] = ANYONE
             return self._app
         scope[CALLER] = caller = await self._identify(scope)
+        if room is Room.KEYS and caller is ANYONE and path not in PUBLIC:
+            raise _full()
         if not (foreign and asks_leave):  # a browser's preflight carries no key, and learns only what is allowed
             if caller is ANYONE and self._keys_required and path not in PUBLIC:
                 raise unauthorized("an API key is required: send it as Authorization: Bearer nml_…")
+            if caller is ANYONE and self._trusts_loopback and forwarded is not None and path not in PUBLIC:
+                raise unauthorized(_FORWARDED.format(forwarded.decode()))
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:
             check_announced(length, self._limit(method, path))
@@ -192,6 +234,11 @@ class Guard:
         if (question := question_of(method, path)) is not None:
             return question_bytes(question, self._settings.max_query_bytes)
         return self._settings.max_body_bytes
+
+
+def _full() -> Problem:
+    detail = "too many connections are busy; try again in a moment"
+    return Problem(503, detail, headers={"Retry-After": "2", "Connection": "close"}, kind="unavailable")
 
 
 def _new_id() -> str:

@@ -142,13 +142,14 @@ async def delete(request: Request, state: AppState, job: Job) -> Response:
     return Response(status_code=204)
 
 
-def watch(state: AppState, job: Job, after: int, last_event_id: int | None) -> Response:
+def watch(request: Request, state: AppState, job: Job, after: int, last_event_id: int | None) -> Response:
     """The job's events as a stream; 204 if it has ended and the client has seen all of them."""
     seen = min(after if last_event_id is None else last_event_id, job.last_seq)
     if job.is_terminal and seen == job.last_seq:
         return Response(status_code=204)
-    state.feed.check_room()
-    return EventSourceResponse(state.feed.watch(job.id, seen), headers=_UNBUFFERED)
+    owner = caller_of(request).owner
+    state.feed.check_room(owner)
+    return EventSourceResponse(state.feed.watch(job.id, seen, owner), headers=_UNBUFFERED)
 
 
 async def read_log(state: AppState, job: Job, lines: int) -> Response:

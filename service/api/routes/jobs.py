@@ -77,11 +77,13 @@ async def delete_job(request: Request, state: State, job: FoundJob) -> Response:
 
 
 @router.get("/{job_id}/events", response_class=Response, summary="Watch a job", responses=job_requests.watched("job"))
-async def watch_job(state: State, job: FoundJob, after: After = 0, last_event_id: LastEventId = None) -> Response:
+async def watch_job(
+    request: Request, state: State, job: FoundJob, after: After = 0, last_event_id: LastEventId = None
+) -> Response:
     """Server-sent events: `id` is the event's number, `event` its type, `data` JSON. Types: `state`, `epoch`,
     `step`, `phase`, `checkpoint` and others that the run writes. `rewind` takes back the epochs after its `epoch`: a
     resumed run trains them again."""
-    return job_requests.watch(state, job, after, last_event_id)
+    return job_requests.watch(request, state, job, after, last_event_id)
 
 
 @router.get("/{job_id}/log", response_class=PlainTextResponse, summary="Read its log", responses=refusals(404, 422))

@@ -84,9 +84,11 @@ async def delete_sweep(request: Request, state: State, job: FoundSweep) -> Respo
 @router.get(
     "/{job_id}/events", response_class=Response, summary="Watch a sweep", responses=job_requests.watched("sweep")
 )
-async def watch_sweep(state: State, job: FoundSweep, after: After = 0, last_event_id: LastEventId = None) -> Response:
+async def watch_sweep(
+    request: Request, state: State, job: FoundSweep, after: After = 0, last_event_id: LastEventId = None
+) -> Response:
     """Server-sent events, as for jobs."""
-    return job_requests.watch(state, job, after, last_event_id)
+    return job_requests.watch(request, state, job, after, last_event_id)
 
 
 @router.get("/{job_id}/log", response_class=PlainTextResponse, summary="Read its log", responses=refusals(404, 422))

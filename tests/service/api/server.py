@@ -15,7 +15,8 @@ from fastapi import FastAPI
 
 from service.api.state import AppState
 from service.app import create_app
-from service.net.bounded_http import BoundedHttp
+from service.net.bounded_http import BoundedHttp, bounded_http
+from service.net.places import Places
 from service.serve_api import listening_socket
 from service.settings import Settings
 from service.store import Store
@@ -71,17 +72,16 @@ class Live:
 
 
 @contextmanager
-def serving(settings: Settings, *, limit: int | None = None) -> Iterator[Live]:
-    """Start a server in a thread; it listens when this begins and has ended when this ends. `limit`: of connections."""
+def serving(settings: Settings, *, places: Places | None = None) -> Iterator[Live]:
+    """Start a server in a thread; it listens when this begins and has ended when this ends."""
     with listening_socket("127.0.0.1", 0) as listener, httpx.Client(timeout=120) as http:
         app = create_app(settings)
         config = uvicorn.Config(
             app,
-            http=BoundedHttp,
+            http=BoundedHttp if places is None else bounded_http(places),
             log_level="error",
             lifespan="on",
             timeout_graceful_shutdown=2,
-            limit_concurrency=limit,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -15,8 +15,7 @@ from service.api.edge.guard import HEADER_LINES
 from service.net import bounded_http
 from service.net.bounded_http import BoundedHttp
 from service.serve_api import raise_file_limit
-from service.settings import Settings
-from tests.service.api.server import Live, serving
+from tests.service.api.server import Live
 from tests.service.api.test_events import until
 
 HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
@@ -185,19 +184,6 @@ def test_what_is_no_http_is_a_problem_document(connect: Callable[[], socket.sock
     received = to_the_end(link)
     assert received.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert b"application/problem+json" in received
-
-
-def test_one_connection_too_many_is_refused_and_the_others_go_on(tmp_path) -> None:
-    settings = Settings(home=tmp_path, memory_limit="4GB")
-    with serving(settings, limit=4) as live, ExitStack() as stack:
-        links = [stack.enter_context(connection(live)) for _ in range(3)]
-        for link in links:  # all were accepted
-            link.sendall(HEAD + b"\r\n")
-            assert link.recv(65_536).startswith(b"HTTP/1.1 200 OK")
-        assert to_the_end(stack.enter_context(connection(live))).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        links[0].sendall(HEAD + b"Connection: close\r\n\r\n")
-        assert to_the_end(links[0]).startswith(b"HTTP/1.1 200 OK")
-        assert live.http.get("/livez").status_code == 200
 
 
 def test_as_many_files_may_be_open_as_the_system_allows() -> None:
