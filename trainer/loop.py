@@ -215,7 +215,7 @@ def _choose_products(spec: TrainSpec, nodes: int) -> str:
     if spec.run.dtype != "float32" or _device(spec).type != "cpu":
         return "blas"
     side = min(spec.sampling.tile or DEFAULT_TILE, spec.sampling.batch_size or nodes, nodes)
-    return products.quickest(side, side, spec.encoder.dim)
+    return products.quickest(side)
 
 
 def _is_due(epoch: int, every: int, *, also: int) -> bool:

@@ -173,7 +173,7 @@ def backend_benchmark() -> None:
     ratios = ", ".join(f"{name} {seconds['blas'] / seconds[name]:.2f}" for name in products.BACKENDS)
     capability = torch.backends.cpu.get_cpu_capability()
     print(f"Speed of a tile's three products beside BLAS ({capability}): {ratios}")
-    print(f"A run would choose: {products.quickest(1_024, 1_024, DIM)}\n")
+    print(f"A run would choose: {products.quickest(1_024)}\n")
 
 
 def width_benchmark(n: int, repeats: int) -> None:
@@ -257,7 +257,7 @@ def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], object]
         for views in method.views(state["epoch"]):
             method.step(views)
 
-    return with_backend(products.quickest(1_024, 1_024, spec.encoder.dim), go)
+    return with_backend(products.quickest(1_024), go)
 
 
 if __name__ == "__main__":
