@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 from trainer.config import DataSpec, SyntheticSpec
 from trainer.data.sources import public
-from trainer.data.sources.labels import MAX_TEXT as MAX_TEXT
 from trainer.errors import InvalidInput
 from trainer.process.home import nml_home
 

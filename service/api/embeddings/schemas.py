@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaH
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from service.api.schemas import Document, Moment
-from trainer.data.datasets import MAX_TEXT
 
 MOST_LOOKED_UP = 10_000
 MOST_QUERIES = 1_000
@@ -31,10 +30,9 @@ class _NodeId:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.union_schema(
-            [core_schema.int_schema(strict=True), core_schema.str_schema(strict=True, max_length=MAX_TEXT)],
-            custom_error_type="whole_number_or_text",
-            custom_error_message=f"should be a whole number, or text of at most {MAX_TEXT} characters",
-        )
+            [core_schema.int_schema(strict=True), core_schema.str_schema(strict=True)],
+            custom_error_type="whole_number_or_text", custom_error_message="should be a whole number or text",
+        )  # fmt: skip
 
 
 NodeId = Annotated[int | str, _NodeId]
@@ -68,9 +66,7 @@ class Lookup(RequestBody):
 class Filter(RequestBody):
     """Only among these nodes: those with one of the labels, or those listed."""
 
-    labels: list[Annotated[str, Field(max_length=MAX_TEXT)]] | None = Field(
-        None, min_length=1, max_length=1_000, fail_fast=True
-    )
+    labels: list[str] | None = Field(None, min_length=1, max_length=1_000, fail_fast=True)
     ids: list[NodeId] | None = Field(None, min_length=1, max_length=MOST_LOOKED_UP, fail_fast=True)
 
     @model_validator(mode="after")
