@@ -61,20 +61,3 @@ def test_names_of_classes_are_in_the_answer_about_one_version_and_in_no_list(liv
     stored = live.store.embeddings.get(made.version)
     assert names[0] not in str(stored), "every process reads the rows of all versions"
     assert names[0] not in str(live.store.embeddings.snapshot())
-
-
-@pytest.mark.parametrize(
-    "route, body, field",
-    [
-        ("classify", {"ids": [0, 1], "labels": ["cat", LONG]}, "labels.1"),
-        ("classify", {"ids": [0, LONG], "labels": ["cat", "dog"]}, "ids.1"),
-        ("lookup", {"ids": [0, LONG]}, "ids.1"),
-        ("neighbors", {"ids": [LONG]}, "ids.0"),
-        ("neighbors", {"ids": [0], "filter": {"labels": [LONG]}}, "filter.labels.0"),
-    ],
-)
-def test_long_texts_in_questions_are_refused_and_not_sent_back(live: Live, route: str, body: Any, field: str):
-    made = train(live, client(live, "submit"), labels=2)
-    answer = client(live, "read").post(f"/v1/embeddings/{made.version}/{route}", json=body)
-    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
-    assert len(answer.content) < 2_000
