@@ -260,7 +260,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     tmp_path = tmp_path_factory.mktemp("gateway")
     settings = Settings(
         home=tmp_path / "home", port=free_port(), poll_seconds=0.1, rate_per_second=1e6, rate_burst=10**6,
-        upload_wait_seconds=0, min_free_bytes=0,
+        upload_wait_seconds=0, min_free_bytes=0, require_key=False,
     )  # fmt: skip
     with name_server() as resolver:
         made = Pair(settings, tmp_path, free_port(), free_port(), resolver)
