@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from trainer.callbacks import Callback, Result
-from trainer.config import DEFAULT_TILE, TrainSpec
+from trainer.config import TrainSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
+from trainer.distributed.team import Team
 from trainer.errors import InvalidInput, OutOfMemory
 from trainer.evaluation.watch import watch
 from trainer.methods import build_method
 from trainer.nn import products
-from trainer.parallel.team import Team
 from trainer.planning.memory import peak_rss, usable_memory
 from trainer.planning.plan import Plan, make_plan, restore_plan, shrink, smaller
 from trainer.planning.shape import shape_of
@@ -39,6 +39,7 @@ from trainer.run.checkpoint import load_newest
 from trainer.run.directory import RunDirectory
 from trainer.run.log_file import log_to
 from trainer.run.stop_file import Stop, stop_requested
+from trainer.spec.training import DEFAULT_TILE
 from trainer.training.failures import record_failure, translated_failures
 from trainer.training.finish import finish
 from trainer.training.recorder import Recorder

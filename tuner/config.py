@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from trainer.config import Spec, TrainSpec, explain
+from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
 from trainer.files.documents import value_at
 from trainer.presets import PUBLISHED
+from trainer.spec.base import Spec, explain
 from tuner.space import Choice, Dimension, Grid, Value, changed, check_dimension, default_space, nearest
 
 Objective = Literal["val_accuracy", "link_auc", "i_nml"]

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.config import Spec, TrainSpec, parse_spec
+from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
 from trainer.files.documents import set_value, value_at
+from trainer.spec.base import Spec
 
 Value = Any  # a JSON value of a field: a number, a word, a truth value, or a list of them
 SEARCHED = ("augment", "encoder", "metric", "objective", "optimiser", "sampling")  # what decides what is learned

@@ -17,9 +17,10 @@ from rich.table import Table
 from service.cli.push import push
 from service.cli.pushed import pushed, unpush
 from service.cli.report import result_console
-from trainer.config import DataSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.errors import InvalidInput
 from trainer.files.documents import apply_overrides
+from trainer.spec.data import DataSpec
 
 app = typer.Typer(
     help="List the graphs that can be named; import your own; check imported ones; send one to the service, see what "

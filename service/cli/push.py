@@ -13,8 +13,8 @@ from rich.table import Table
 from service.cli.connect import KeyOption, UrlOption, connected
 from service.cli.report import result_console
 from service.cli.transfer import transfer_bar
-from trainer.config import DataSpec
 from trainer.errors import InvalidInput
+from trainer.spec.data import DataSpec
 
 UPLOAD_PATIENCE = 60.0  # seconds
 

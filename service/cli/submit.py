@@ -12,8 +12,9 @@ from service.cli.connect import LONG_PATIENCE, KeyOption, UrlOption, connected, 
 from service.cli.sweep_spec import assemble_sweep
 from service.cli.train import assemble
 from service.cli.watch import follow
-from trainer.config import DatasetName, DataSpec, TrainSpec
+from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
+from trainer.spec.data import DatasetName, DataSpec
 from tuner.config import SweepSpec
 
 if TYPE_CHECKING:

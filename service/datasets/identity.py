@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ValidationError, create_model
 
 from service.datasets.refusal import Refused, unusable
-from trainer.config import DatasetName, FilesSpec, Spec
 from trainer.data.datasets import imported_directory
+from trainer.spec.base import Spec
+from trainer.spec.data import DatasetName, FilesSpec
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"  # no dot: what comes after one is the version
 REF = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}\.[0-9a-f]{12}$"

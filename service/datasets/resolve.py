@@ -13,10 +13,10 @@ from service.datasets.identity import split_ref
 from service.settings import Settings
 from service.store import Store
 from service.store.records import Dataset
-from trainer.config import DataSpec
 from trainer.data.datasets import imported_names
 from trainer.errors import InvalidInput
 from trainer.planning.shape import GraphShape, shape_of_data
+from trainer.spec.data import DataSpec
 
 _SHOWN = 10  # names told when one is not found
 

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from service.embeddings.layout import IndexKind
-from trainer.config import Spec
 from trainer.errors import InvalidInput
 from trainer.process.document_command import run_document
+from trainer.spec.base import Spec
 
 Version = Annotated[str, Field(pattern=r"^[0-9a-hjkmnp-tv-z]{26}$")]
 log = logging.getLogger("service.embeddings")

@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 sys.path.insert(0, str(Path(__file__).parent))
 from dense import PublishedModel, published_loss
 
-from trainer.config import DataSpec, SyntheticSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import TrainerError
@@ -32,6 +32,7 @@ from trainer.loss.tiled import TileMemory
 from trainer.methods import build_method
 from trainer.nn import products
 from trainer.presets import preset_document
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 DIM, TAU, REG = 512, 0.5, 3.0
 NARROW = 64  # columns of a narrow metric's output

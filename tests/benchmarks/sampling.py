@@ -17,7 +17,6 @@ import time
 
 import torch
 
-from trainer.config import DataSpec, SyntheticSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.sources.synthetic import generate
@@ -25,6 +24,7 @@ from trainer.errors import TrainerError
 from trainer.sampling import csr
 from trainer.sampling.backends import available
 from trainer.sampling.batches import Batches
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 FAN_OUTS = [(10, 10), (15, 10), (25, 10), (10, 10, 10), (-1, -1)]
 BATCHES = 8  # of an epoch, per repeat

@@ -98,11 +98,12 @@ def exact(options: argparse.Namespace) -> None:
 
 
 def exact_epoch(batch_size: int | None) -> dict[str, Any]:
-    from trainer.config import DataSpec, parse_spec
+    from trainer.config import parse_spec
     from trainer.data.datasets import load
     from trainer.methods import build_method
     from trainer.planning.memory import peak_rss
     from trainer.presets import preset_document
+    from trainer.spec.data import DataSpec
 
     graph = load(DataSpec(name="physics"))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading: it is not what is measured here
@@ -160,9 +161,9 @@ def write_tables(folder: str, nodes: int) -> dict[str, Any]:
 
 
 def import_tables(folder: str) -> dict[str, Any]:
-    from trainer.config import DataSpec, FilesSpec
     from trainer.data.importing.graph import import_graph
     from trainer.planning.memory import peak_rss
+    from trainer.spec.data import DataSpec, FilesSpec
 
     files = FilesSpec(nodes=f"{folder}/nodes.parquet", edges=f"{folder}/edges.parquet")
     started = time.perf_counter()

@@ -26,9 +26,10 @@ from service.app import create_app
 from service.cli import app
 from service.settings import Settings
 from tests.contract.markdown import Block, Page, split
-from trainer.config import DatasetName, TrainSpec, parse_spec
+from trainer.config import TrainSpec, parse_spec
 from trainer.files.documents import apply_overrides
 from trainer.presets import preset_document
+from trainer.spec.data import DatasetName
 from tuner.config import parse_sweep
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ FORBIDDEN = {  # the learning knows nothing of sweeps or HTTP; sweeps know nothi
     "tuner": {"service", "fastapi", "starlette", "uvicorn"},
 }
 PURE = (
-    "trainer.config", "trainer.presets", "trainer.errors", "trainer.callbacks",
+    "trainer.config", "trainer.spec", "trainer.methods", "trainer.presets", "trainer.errors", "trainer.callbacks",
     "trainer.data.datasets", "trainer.planning", "trainer.parallel.connection",
     "trainer.files", "trainer.process", "tuner.config", "tuner.space", "tuner.journal",
     "tuner.results",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.tuner.sweeps import SPACE, small_sweep
-from trainer.config import SyntheticSpec
 from trainer.data.sources.synthetic import generate
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
 from trainer.planning.shape import shape_of
+from trainer.spec.data import SyntheticSpec
 from tuner import plan
 from tuner.plan import arrange
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trainer.config import DataSpec, SyntheticSpec
 from trainer.data.sources import public
 from trainer.errors import InvalidInput
 from trainer.process.home import nml_home
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph

@@ -6,10 +6,10 @@ import torch
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
+from trainer.distributed.team import Team
 from trainer.encoding.pair import Encoding
 from trainer.encoding.whole import WholeGraph
 from trainer.nn.encoder import Encoder
-from trainer.parallel.team import Team
 
 
 def build_encoding(

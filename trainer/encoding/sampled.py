@@ -15,13 +15,13 @@ from torch import Tensor
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
+from trainer.distributed.team import Team
 from trainer.encoding.batch_view import batch_view, degree_scale
 from trainer.encoding.pair import Encoding, Pair
 from trainer.files.mapped import take
 from trainer.nn.encoder import Encoder, Features
 from trainer.nn.sparse import SparseOperator, rows_of
 from trainer.nn.views import Augmentation, View, draw_augmentations, draw_columns
-from trainer.parallel.team import Team
 from trainer.sampling.batches import Batches, SampledBatch
 
 _TOUCH = 64 << 20  # bytes of a mapped feature table that may be resident while a batch's rows are gathered

@@ -20,7 +20,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from trainer.config import EvaluationSpec, explain
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, NonFinite
@@ -35,6 +34,8 @@ from trainer.evaluation.splits import NoSplit, Split, choose_split
 from trainer.export.embeddings import read_embeddings
 from trainer.files.mapped import release
 from trainer.run.directory import read_spec
+from trainer.spec.base import explain
+from trainer.spec.evaluation import EvaluationSpec
 
 _IDS = 100_000  # ids compared at once
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from trainer.config import EvaluationSpec
 from trainer.data.seeds import generator
 from trainer.evaluation.rows import Rows, sample
 from trainer.evaluation.splits import Split
+from trainer.spec.evaluation import EvaluationSpec
 
 WEIGHT_DECAYS = (0.0, 1e-4, 1e-3, 1e-2)  # ascending, so that the first of equals is the smallest
 CHECK_EVERY = 2  # epochs between looks at validation

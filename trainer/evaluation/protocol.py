@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import EvaluationSpec
 from trainer.evaluation.clustering import FULL_UP_TO, INITIALISATIONS
 from trainer.evaluation.geometry import UNIFORMITY_NODES
 from trainer.evaluation.links import MAX_PAIRS
 from trainer.evaluation.pairs import BIN_WIDTH
 from trainer.evaluation.probe import CHECK_EVERY, PATIENCE, WEIGHT_DECAYS
 from trainer.evaluation.splits import Split
+from trainer.spec.evaluation import EvaluationSpec
 
 _Figures = Mapping[str, Any] | None
 

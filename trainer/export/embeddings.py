@@ -22,7 +22,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainer.config import EncoderSpec
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
 from trainer.export.layerwise import Progress, embed_layerwise, model_digest
@@ -31,6 +30,7 @@ from trainer.files.atomic import sha256, write_atomically, write_json
 from trainer.files.mapped import pieces, release
 from trainer.files.npy import NpyWriter, write_npy
 from trainer.nn.encoder import Encoder
+from trainer.spec.encoder import EncoderSpec
 
 ENCODER_FILE = "encoder.safetensors"
 LABELS_FILE = "labels.npy"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config import DataSpec, TrainSpec, parse_spec
+from trainer.config import TrainSpec, parse_spec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.sources import public
@@ -23,6 +23,7 @@ from trainer.files.documents import read_document
 from trainer.inference.features import Preparation, standardisation
 from trainer.nn.encoder import Encoder
 from trainer.process.home import nml_home
+from trainer.spec.data import DataSpec
 
 KEPT = 2  # versions in memory at a time
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from trainer.distributed.team import Team
 from trainer.loss.tiled import LogSums, TileMemory, pair_sums
-from trainer.parallel.team import Team
 
 
 class Terms(NamedTuple):

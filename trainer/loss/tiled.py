@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trainer.config import DEFAULT_TILE
 from trainer.nn.products import add_product, product
+from trainer.spec.training import DEFAULT_TILE
 
 _EXPONENT_LIMIT = {torch.float32: 43.5, torch.float64: 350.0}
 

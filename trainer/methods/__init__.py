@@ -6,9 +6,9 @@ import torch
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
+from trainer.distributed.team import Team
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
-from trainer.parallel.team import Team
 
 _METHODS = {"nml": NegativeMetricLearning}
 

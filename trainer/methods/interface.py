@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
+from trainer.distributed.team import Team
 from trainer.errors import NonFinite
 from trainer.nn.encoder import Encoder
-from trainer.parallel.team import Team
 
 
 @dataclass

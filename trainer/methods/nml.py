@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from trainer.config import DEFAULT_KEEP_MB, TrainSpec
+from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
+from trainer.distributed.team import Team
 from trainer.encoding import build_encoding
 from trainer.encoding.pair import Pair
 from trainer.errors import InvalidInput
@@ -30,7 +31,7 @@ from trainer.methods.interface import Loss, Method
 from trainer.methods.weights import weight_report
 from trainer.nn.encoder import Encoder
 from trainer.nn.metric import FactorMetric, build_metric, factors_in_pieces
-from trainer.parallel.team import Team
+from trainer.spec.training import DEFAULT_KEEP_MB
 
 DIAGNOSED_ANCHORS = 512
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Activation as ActivationName
+from trainer.spec.encoder import Activation as ActivationName
 
 _LOWER, _UPPER = 1 / 8, 1 / 3  # RReLU's usual range
 

@@ -11,11 +11,11 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from trainer.config import EncoderSpec
 from trainer.nn.activation import Activation
 from trainer.nn.products import matmul
 from trainer.nn.sparse import SparseOperator
 from trainer.nn.views import View
+from trainer.spec.encoder import EncoderSpec
 
 Features = Tensor | SparseOperator  # [N, F], dense or sparse
 _SPARSE_COST = 16  # a multiplication of a sparse product costs about this many of a dense one: it waits for memory

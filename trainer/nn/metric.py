@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
-from trainer.config import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
 from trainer.nn.activation import Activation
 from trainer.nn.products import matmul
+from trainer.spec.metric import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
 
 
 class Tower(nn.Module):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trainer.config import AugmentSpec
 from trainer.data.features import csr
 from trainer.data.seeds import BITS, generator, hashed, key
 from trainer.nn.sparse import SparseOperator, pointer, row_of_entry, transpose_order
+from trainer.spec.encoder import AugmentSpec
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One run on several workers: what they tell each other (`team`), and Ray Train, which starts them (`ray_train`).
+"""One run on several workers: Ray Train starts them (`ray_train`); what they tell each other is trainer.distributed.
 
 Nothing here imports ray until a parallel run starts, and nothing but this package knows of it.
 """

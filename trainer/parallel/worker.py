@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainSpec, parse_spec
+from trainer.distributed.team import Team
 from trainer.errors import Infrastructure, InvalidInput
-from trainer.parallel.team import Team
 
 Train = Callable[[TrainSpec, Path, Team], None]
 LOCK_SECONDS = 120.0

@@ -20,9 +20,10 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import METRIC_PIECE, TrainSpec
+from trainer.config import TrainSpec
 from trainer.planning.reach import Reach, contrasted, reached
 from trainer.planning.shape import GraphShape
+from trainer.spec.metric import METRIC_PIECE
 
 MB = 2**20
 ALWAYS = ("runtime", "graph", "features")

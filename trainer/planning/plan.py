@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer.config import DEFAULT_KEEP_MB, DEFAULT_TILE, SamplingSpec, TrainSpec, spec_hash
+from trainer.config import TrainSpec, spec_hash
 from trainer.errors import OutOfMemory
 from trainer.planning.estimate import Estimate, estimate
 from trainer.planning.shape import GraphShape
+from trainer.spec.training import DEFAULT_KEEP_MB, DEFAULT_TILE, SamplingSpec
 
 EXACT_UP_TO = 50_000  # nodes; the cost of exact contrast grows with N², and at 50,000 an epoch takes minutes on a CPU
 DEFAULT_FAN_OUT = 10

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import DataSpec, FilesSpec, SyntheticSpec
 from trainer.data.manifest import not_a_graph, read_manifest
 from trainer.data.sparsity import SPARSE_BELOW
 from trainer.errors import InvalidInput
 from trainer.process.home import nml_home
+from trainer.spec.data import DataSpec, FilesSpec, SyntheticSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from trainer.config import explain
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.process.home import nml_home
 from trainer.process.outcome import exit_code_for
 from trainer.process.threads import wait_politely
+from trainer.spec.base import explain
 
 Document = TypeVar("Document")
 

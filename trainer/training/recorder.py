@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 
 from trainer.data.graph import Graph
+from trainer.distributed.team import Team
 from trainer.errors import Cancelled
-from trainer.parallel.team import Team
 from trainer.planning.plan import Plan
 from trainer.process.version import version
 from trainer.run.checkpoint import Progress, Stateful, save_checkpoint

@@ -19,7 +19,7 @@ from service.api.threads import in_thread
 from service.embeddings.jobs import class_names, index_job, most_memory, publish_job, reconciled
 from service.embeddings.retention import remove_version
 from service.store.records import Embedding
-from trainer.config import PRINTABLE
+from trainer.spec.base import PRINTABLE
 
 MAX_PAGE = 500
 _QUEUED: dict[str, Any] = {

@@ -29,8 +29,8 @@ from service.settings import Settings
 from service.store import Store
 from service.store.errors import NotFound
 from service.store.records import Idempotency, Job, Kind, NewJob
-from trainer.config import PRINTABLE
 from trainer.errors import InvalidInput
+from trainer.spec.base import PRINTABLE
 
 MAX_PAGE = 500
 _LAST_SEQ = 2**53

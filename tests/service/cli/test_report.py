@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from service.cli.report import print_quality, print_result
-from trainer.config import EvaluationSpec
 from trainer.evaluation.evaluate import evaluate
+from trainer.spec.evaluation import EvaluationSpec
 
 
 def shown(z: np.ndarray, y: np.ndarray, **limits: int) -> str:

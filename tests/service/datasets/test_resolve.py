@@ -11,12 +11,12 @@ from service.datasets.resolve import resolve
 from service.settings import Settings
 from service.store import Store
 from service.store.records import NewJob
-from trainer.config import DataSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.sources.public import SETS
 from trainer.errors import InvalidInput
 from trainer.planning.shape import shape_of
+from trainer.spec.data import DataSpec
 
 GRAPH = Graph.from_edges([[0, 1, 2], [1, 2, 3]], np.eye(4), y=[0, 1, 2, 0])
 

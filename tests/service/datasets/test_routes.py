@@ -20,9 +20,9 @@ from service.store.records import Claim
 from tests.service.api.server import Live, serving
 from tests.service.datasets.forms import CONTENT_TYPE, EDGES, NODES, Part, archive, field, form, graph, npz, parquet
 from tests.service.datasets.importers import import_next, importing, start_process
-from trainer.config import DataSpec, FilesSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
+from trainer.spec.data import DataSpec, FilesSpec
 
 DOCUMENT, PAGE = TypeAdapter(DatasetDocument), TypeAdapter(DatasetPage)
 FILES = {"nodes": ("n.csv", NODES), "edges": ("e.csv", EDGES)}

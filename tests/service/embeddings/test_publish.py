@@ -52,10 +52,10 @@ def test_a_version_says_what_it_holds_and_takes_no_space_twice(tmp_path, ids):
 def test_what_the_trainer_exports_is_published(tmp_path):
     import torch
 
-    from trainer.config import EncoderSpec
     from trainer.data.graph import Graph
     from trainer.export.embeddings import export_embeddings
     from trainer.nn.encoder import Encoder
+    from trainer.spec.encoder import EncoderSpec
 
     names, nodes = ["a", "ü", 'c "c"\n', "", "日本\u2028"], np.arange(5)
     x = np.random.default_rng(0).standard_normal((5, 4))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.config import FilesSpec
 from trainer.data.graph import Graph
 from trainer.data.importing.budget import Budget
 from trainer.data.importing.graph import import_tables
 from trainer.data.sources import tables
 from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
 
 SMALL_BYTES = 20_000
 FOR_SMALL = (Budget(block_bytes=24, sort_edges=3), Budget(block_bytes=200, sort_edges=17), Budget())

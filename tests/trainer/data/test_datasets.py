@@ -12,11 +12,11 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler, normalize
 
-from trainer.config import DatasetName, DataSpec, FilesSpec, SyntheticSpec
 from trainer.data.datasets import LOADERS, catalog, load
 from trainer.data.features import rownorm, zscore
 from trainer.errors import InvalidInput
 from trainer.process.home import nml_home
+from trainer.spec.data import DatasetName, DataSpec, FilesSpec, SyntheticSpec
 
 
 def test_every_name_of_the_spec_has_a_loader_and_a_line(tmp_path: Path):

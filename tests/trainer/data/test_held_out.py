@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config import DataSpec, SyntheticSpec
 from trainer.data import held_out
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.held_out import hold_out
 from trainer.errors import InvalidInput
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 
 def random_graph(nodes: int = 300, edges: int = 2_000, *, directed: bool = False, weighted: bool = True) -> Graph:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.trainer.methods.epochs import train_epoch
-from trainer.config import DataSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.encoding import batch_view
@@ -19,6 +19,7 @@ from trainer.files.documents import apply_overrides
 from trainer.methods import build_method
 from trainer.nn.views import Propagation, draw_augmentations
 from trainer.sampling.batches import Batches
+from trainer.spec.data import DataSpec
 
 SMALL = {
     "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8},

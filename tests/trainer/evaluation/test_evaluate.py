@@ -10,11 +10,13 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from trainer.config import DataSpec, EvaluationSpec, TrainSpec
+from trainer.config import TrainSpec
 from trainer.data.datasets import load
 from trainer.errors import InvalidInput, NonFinite
 from trainer.evaluation.evaluate import evaluate, evaluate_run
 from trainer.files.atomic import sha256
+from trainer.spec.data import DataSpec
+from trainer.spec.evaluation import EvaluationSpec
 
 QUICK = EvaluationSpec(probe_epochs=200, cluster_seeds=1)
 

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from trainer.config import DataSpec, EvaluationSpec, SyntheticSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.held_out import hold_out
 from trainer.evaluation import links
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.links import has_edge, link_auc, unlinked_pairs
+from trainer.spec.data import DataSpec, SyntheticSpec
+from trainer.spec.evaluation import EvaluationSpec
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ JUDGE = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from trainer.config import EvaluationSpec
+from trainer.spec.evaluation import EvaluationSpec
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.figures import draw_all
 

@@ -9,10 +9,10 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from trainer.config import EvaluationSpec
 from trainer.evaluation.probe import PATIENCE, WEIGHT_DECAYS, choose_head, linear_probe, settings_of
 from trainer.evaluation.rows import Rows
 from trainer.evaluation.splits import Split, choose_split
+from trainer.spec.evaluation import EvaluationSpec
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import EncoderSpec
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, NonFinite
 from trainer.export.embeddings import export_embeddings, read_embeddings, read_encoder
 from trainer.export.layerwise import model_digest
 from trainer.nn.encoder import Encoder
 from trainer.nn.views import Propagation
+from trainer.spec.encoder import EncoderSpec
 
 NUMBERS = np.array([10, 7, 2**40, 3, -1])
 FILES = ("vectors.npy", "ids.npy", "encoder.safetensors")  # of a graph without labels

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import EncoderSpec
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, NonFinite
 from trainer.export.layerwise import embed_layerwise, model_digest
 from trainer.export.scratch import scratch_folder
 from trainer.nn.encoder import Encoder
 from trainer.nn.views import Propagation
+from trainer.spec.encoder import EncoderSpec
 
 
 def ragged_graph(n: int, features: int, *, sparse: bool = False, weighted: bool = False) -> Graph:

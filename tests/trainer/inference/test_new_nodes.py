@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import EncoderSpec
 from trainer.data.features import rownorm, zscore
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
@@ -18,6 +17,7 @@ from trainer.inference import extended, new_nodes
 from trainer.inference.features import Preparation, standardisation
 from trainer.inference.new_nodes import embed_new_nodes
 from trainer.nn.encoder import Encoder
+from trainer.spec.encoder import EncoderSpec
 
 N, F = 60, 12
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 from tests.trainer.methods.epochs import train_epoch
-from trainer.config import DataSpec, SyntheticSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.data.datasets import load
+from trainer.distributed.team import Team
 from trainer.methods import build_method
-from trainer.parallel.team import Team
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 SCOPES = ("batch", "bank", "graph")
 EPOCHS = 4

@@ -9,11 +9,12 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.trainer.methods.epochs import train_epoch
-from trainer.config import DataSpec, SyntheticSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.files.documents import apply_overrides
 from trainer.loss import nml_loss_reference
 from trainer.methods import build_method
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 GRAPH = DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=150, classes=3, features=30, active_features=5))
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from tests.trainer.methods.epochs import train_epoch
-from trainer.config import DataSpec, SyntheticSpec, parse_spec
+from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.errors import InvalidInput
 from trainer.files.documents import apply_overrides
 from trainer.methods import build_method
+from trainer.spec.data import DataSpec, SyntheticSpec
 
 GRAPH = DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=240, classes=3, features=30, active_features=5))
 DOCUMENT = {

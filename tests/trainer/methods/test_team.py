@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.trainer.distributed.teams import run_team
 
 from tests.trainer.methods.team_member import SCOPES, losses
-from tests.trainer.parallel.teams import run_team
-from trainer.parallel.team import Team
+from trainer.distributed.team import Team
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from trainer.config import MAX_METRIC_SCALE, MetricSpec
 from trainer.loss import nml_loss_reference
 from trainer.loss.nml import nml_terms
 from trainer.loss.rowwise import rowwise_terms
@@ -21,6 +20,7 @@ from trainer.nn.metric import (
     build_metric,
     factors_in_pieces,
 )
+from trainer.spec.metric import MAX_METRIC_SCALE, MetricSpec
 
 
 def views(n=30, d=6):

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import trainer
-from trainer.config import MetricSpec, parse_spec, spec_hash
+from trainer.config import parse_spec, spec_hash
 from trainer.loss import nml_loss
 from trainer.nn import products
 from trainer.nn.metric import build_metric
 from trainer.planning.plan import make_plan, restore_plan
 from trainer.planning.shape import GraphShape
+from trainer.spec.metric import MetricSpec
 
 SHAPES = [(64, 32, 64), (1, 7, 1), (333, 129, 65), (100, 512, 31)]
 ERROR = {"blas": 1e-6, "onednn": 1e-6, "bfloat16": 1e-2}

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch_geometric.nn import GCNConv
 
-from trainer.config import AugmentSpec, EncoderSpec
 from trainer.data.features import csr
 from trainer.nn.encoder import Encoder
 from trainer.nn.sparse import SparseOperator, row_of_entry, rows_of, transposed
 from trainer.nn.views import Propagation, draw_augmentations
+from trainer.spec.encoder import AugmentSpec, EncoderSpec
 
 
 def random_graph(n=40, edges=200, seed=0, symmetric=False):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.parallel.team import Team
+from trainer.distributed.team import Team
 
 
 def rows_of(rank: int) -> Tensor:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from trainer.config import TrainSpec
+from trainer.distributed.team import Team
 from trainer.errors import Cancelled, NonFinite
-from trainer.parallel.team import Team
 from trainer.run.directory import RunDirectory
 from trainer.run.stop_file import stop_requested
 

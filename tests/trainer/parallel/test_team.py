@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.trainer.distributed.teams import run_team
 
 from tests.trainer.parallel.member import loss_of, rows_of
-from tests.trainer.parallel.teams import run_team
-from trainer.parallel.team import Team
+from trainer.distributed.team import Team
 
 
 @pytest.fixture(scope="module", params=[2, 3])

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import trainer
-from trainer.config import DEFAULT_TILE, parse_spec
+from trainer.config import parse_spec
 from trainer.errors import OutOfMemory
 from trainer.planning.estimate import estimate
 from trainer.planning.plan import (
@@ -20,6 +20,7 @@ from trainer.planning.plan import (
     smaller,
 )
 from trainer.planning.shape import GraphShape
+from trainer.spec.training import DEFAULT_TILE
 
 GB = 10**9
 SMALL = GraphShape(2_000, 20_000, 100, nonzeros=20_000, classes=5)

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import random as random_sparse
 
-from trainer.config import DataSpec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.sources.public import SETS
 from trainer.errors import InvalidInput
 from trainer.planning.shape import GraphShape, shape_of, shape_of_data
+from trainer.spec.data import DataSpec
 
 NODES, FEATURES = 60, 5
 

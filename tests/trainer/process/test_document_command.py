@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from trainer.config import Spec
 from trainer.errors import InvalidInput
 from trainer.process.document_command import run_document
+from trainer.spec.base import Spec
 
 
 class Greeting(Spec):

@@ -22,11 +22,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from trainer.config import DataSpec, FilesSpec, Spec, explain
 from trainer.data.manifest import read_manifest
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory, TrainerError
 from trainer.files.atomic import write_json
 from trainer.process.document_command import run_document
+from trainer.spec.base import Spec, explain
+from trainer.spec.data import DataSpec, FilesSpec
 
 ABOUT = "about.json"
 FileName = Annotated[str, StringConstraints(pattern=r"^(graph\.npz|(nodes|edges)\.(csv|parquet))$")]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from trainer.config import FilesSpec
 from trainer.data.importing.blocks import blocks
 from trainer.data.importing.budget import Budget
 from trainer.data.importing.edge_sort import EdgeSorter
 from trainer.data.importing.nodes import Nodes
 from trainer.data.sources.table_file import TableFile
 from trainer.data.sources.tables import Tables, dropped_notes, edge_columns, known_edges
+from trainer.spec.data import FilesSpec
 
 LINE_BYTES = 8  # of an edge in CSV, at the least: an estimate that is too high costs a few more files
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import ValidationError
 
-from trainer.config import DataSpec, FilesSpec
 from trainer.data import datasets
 from trainer.data.importing.budget import LEAST_MEMORY, MEMORY, Budget, DiskLimit
 from trainer.data.importing.edges import spread_edges
@@ -24,6 +23,7 @@ from trainer.data.sources.tables import open_tables
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.whole_directory import sole_writer, whole_directory
 from trainer.process.home import nml_home
+from trainer.spec.data import DataSpec, FilesSpec
 
 
 def import_graph(

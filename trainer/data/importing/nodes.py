@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.config import FilesSpec
 from trainer.data.importing.blocks import blocks
 from trainer.data.importing.budget import Budget
 from trainer.data.importing.features import FeatureWriter
@@ -29,6 +28,7 @@ from trainer.data.sources.tables import (
 )
 from trainer.files.mapped import pieces, release
 from trainer.files.npy import NpyWriter
+from trainer.spec.data import FilesSpec
 
 
 class Nodes(NamedTuple):

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from trainer.config import FilesSpec
 from trainer.data.sources.labels import MAX_TEXT, encode_labels, first_long
 from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph

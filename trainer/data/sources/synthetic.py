@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.config import SyntheticSpec
 from trainer.data.features import csr
 from trainer.data.graph import Graph
+from trainer.spec.data import SyntheticSpec
 
 Ints = NDArray[np.int64]
 CHUNK = 1 << 22  # draws at a time: bounds temporaries. Part of what a seed means, so never change it

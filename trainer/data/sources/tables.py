@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainer.config import FilesSpec
 from trainer.data.sources.labels import LONG_LABEL, MAX_TEXT, encode_labels
 from trainer.data.sources.table_file import Columns, TableFile
 from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph

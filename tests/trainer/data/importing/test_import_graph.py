@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.config import DataSpec, FilesSpec, SyntheticSpec
 from trainer.data import store
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.data.importing.graph import import_graph
 from trainer.data.sources import npz, tables
 from trainer.errors import Infrastructure, InvalidInput
+from trainer.spec.data import DataSpec, FilesSpec, SyntheticSpec
 
 NODES = "id,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
 EDGES = "source,target\na,b\nc,b\n"
@@ -109,7 +109,7 @@ def test_progress_goes_from_nodes_to_checksums(tmp_path: Path, files: DataSpec):
 SLOW_IMPORT = """
 import sys, time
 from pathlib import Path
-from trainer.config import DataSpec, FilesSpec
+from trainer.spec.data import DataSpec, FilesSpec
 from trainer.data.importing.graph import import_graph
 def progress(what, share):
     if what == sys.argv[3]:
@@ -143,7 +143,7 @@ def test_a_killed_import_leaves_no_graph_and_the_next_clears_up(
 MEASURED_IMPORT = """
 import json, sys, time
 from pathlib import Path
-from trainer.config import DataSpec, FilesSpec
+from trainer.spec.data import DataSpec, FilesSpec
 from trainer.data.importing.graph import import_graph
 
 def status(field):

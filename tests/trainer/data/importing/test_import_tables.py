@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from trainer.config import FilesSpec
+from trainer.spec.data import FilesSpec
 
 
 def random_ids(rng: np.random.Generator, n: int) -> list:

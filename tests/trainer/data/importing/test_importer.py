@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.config import DataSpec, FilesSpec
 from trainer.data import store
 from trainer.data.datasets import load
 from trainer.data.importing.about import describe
+from trainer.spec.data import DataSpec, FilesSpec
 
 REF, UPLOAD = "papers.0123456789ab", "c0ffee"
 NODES = "key,label,a,b\np,cat,1,0.5\nq,dog,2,0.25\nr,,3,4\n"

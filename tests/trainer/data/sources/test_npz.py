@@ -11,10 +11,10 @@ import pytest
 from numpy.lib import format as npy
 from scipy.sparse import csr_matrix
 
-from trainer.config import FilesSpec
 from trainer.data.graph import Graph
 from trainer.data.sources import npz
 from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
 
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 X = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])

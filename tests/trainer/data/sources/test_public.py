@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config import DataSpec
 from trainer.data.datasets import catalog, load
 from trainer.data.graph import Graph
 from trainer.data.sources import public
 from trainer.errors import Infrastructure, InvalidInput
+from trainer.spec.data import DataSpec
 
 NML_DATA = os.environ.get("NML_DATA")
 

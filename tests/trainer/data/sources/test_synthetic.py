@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.config import SyntheticSpec
 from trainer.data.graph import Graph
 from trainer.data.sources.synthetic import generate
+from trainer.spec.data import SyntheticSpec
 
 
 def homophily(graph: Graph) -> float:

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from trainer.config import FilesSpec
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
 
 NODES = "id,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
 EDGES = "source,target\na,b\nc,b\n"

@@ -1,0 +1,1 @@
+"""What processes that train together share: sums, gathered rows, decisions."""

@@ -1,0 +1,30 @@
+"""The sections `augment` and `encoder`: how views are drawn, and what turns them into embeddings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainer.spec.base import Probability, Spec
+
+Activation = Literal["relu", "prelu", "elu", "rrelu_mean", "rrelu_random"]
+
+
+class AugmentSpec(Spec):
+    """How the two views are drawn; a pair holds the values for view 1 and view 2."""
+
+    edge_drop: tuple[Probability, Probability] = Field((0.4, 0.4), description="share of stored directed edges dropped")
+    feature_mask: tuple[Probability, Probability] = Field((0.1, 0.1), description="share of feature columns zeroed")
+    undirected: bool = Field(False, description="drop both directions of an edge together (published code does not)")
+
+
+class EncoderSpec(Spec):
+    """GCN: propagate, transform, activate between layers. Memory: about 4 N × hidden floats per view and layer."""
+
+    hidden: int = Field(512, ge=1, le=8_192, description="width of the inner layers")
+    dim: int = Field(512, ge=1, le=8_192, description="width of the embedding")
+    layers: int = Field(2, ge=1, le=8, description="number of GCN layers")
+    activation: Activation = Field(
+        "prelu", description="between layers; rrelu_random draws slopes while training, rrelu_mean uses their mean"
+    )
