@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.trainer.distributed.teams import run_team
 
-from tests.trainer.parallel.member import loss_of, rows_of
+from tests.trainer.distributed.member import loss_of, rows_of
 from trainer.distributed.team import Team
 
 
