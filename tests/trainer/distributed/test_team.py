@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.trainer.distributed.teams import run_team
 
 from tests.trainer.distributed.member import loss_of, rows_of
+from tests.trainer.distributed.teams import run_team
 from trainer.distributed.team import Team
 
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.trainer.distributed.teams import run_team
 
+from tests.trainer.distributed.teams import run_team
 from tests.trainer.methods.team_member import SCOPES, losses
 from trainer.distributed.team import Team
 
