@@ -29,7 +29,7 @@ from trainer.data.graph import Graph
 from trainer.distributed.team import Team
 from trainer.errors import InvalidInput, OutOfMemory
 from trainer.evaluation.watch import watch
-from trainer.methods import build_method
+from trainer.learning.learner import Learner
 from trainer.nn import products
 from trainer.planning.memory import peak_rss, usable_memory
 from trainer.planning.plan import Plan, make_plan, restore_plan, shrink, smaller
@@ -152,48 +152,49 @@ def train(
         TrainerError: whatever else ends the run (trainer.errors).
     """
     started, spec, epochs = time.perf_counter(), plan.spec, plan.spec.optimiser.epochs
-    method = build_method(spec, graph, device, team)
+    learner = Learner(spec, graph, device, team)
     recorder = Recorder(run, plan, team, on_event, stop)
 
-    progress = load_newest(run.path / "checkpoints", method, spec_hash=plan.name, whole_epochs_of=plan.previous)
+    progress = load_newest(run.path / "checkpoints", learner, spec_hash=plan.name, whole_epochs_of=plan.previous)
     recorder.start(progress, graph, device)
 
-    early, views = False, None
+    early, step = learner.is_done, None
     while progress.epoch < epochs and not early:
         epoch, epoch_started = progress.epoch + 1, time.perf_counter()
 
-        for views in method.views(epoch, start=progress.steps):
-            metrics = method.step(views)
+        for step in learner.steps_of(epoch, start=progress.steps):
+            metrics = learner.step(step)
             progress.add(metrics)
-            if progress.steps == method.steps:
+            if progress.steps == learner.steps:
                 break  # what follows the last step is the epoch's
-            recorder.emit_sometimes("step", epoch=epoch, step=progress.steps, steps=method.steps, loss=metrics["loss"])
+            recorder.emit_sometimes("step", epoch=epoch, step=progress.steps, steps=learner.steps, loss=metrics["loss"])
             cancelled = team.any(recorder.asked_to("cancel"))
             if cancelled or team.any(recorder.checkpoint_is_overdue()):
-                recorder.checkpoint(method, progress)
+                recorder.checkpoint(learner, progress)
             if cancelled:
                 recorder.cancel(progress.epoch, f"after epoch {progress.epoch}")
 
         figures = progress.end_epoch()
+        learner.take_note(figures)
         figures |= {"seconds": time.perf_counter() - epoch_started, "rss_mb": peak_rss() / 2**20}
         if recorder.leads and _is_due(epoch, spec.run.diagnose_every, also=1):
-            figures |= method.diagnose(views)
-        views = None  # embeddings and their autograd graph: not beside the watch, nor the next epoch's
+            figures |= learner.diagnose(step)
+        step = None  # embeddings and their autograd graph: not beside the watch, nor the next epoch's
         if recorder.leads and _is_due(epoch, spec.evaluation.watch_every, also=epochs):
-            figures |= watch(method.encoder, graph, run.path / ".watch", spec, progress=recorder.watching(epoch))
+            figures |= watch(learner.encoder, graph, run.path / ".watch", spec, progress=recorder.watching(epoch))
 
         asked = recorder.emit("epoch", epoch=epoch, metrics=figures)
-        early = team.any(asked or recorder.asked_to("finish"))
+        early = team.any(asked or recorder.asked_to("finish") or learner.is_done)
         finished = early or epoch == epochs
         cancelled = team.any(recorder.asked_to("cancel"))
         if finished or cancelled or epoch % spec.run.checkpoint_every == 0:
-            recorder.checkpoint(method, progress)
+            recorder.checkpoint(learner, progress)
         if cancelled and not finished:
             recorder.cancel(epoch, f"after epoch {epoch}")
 
     if recorder.leads:
-        encoder = method.encoder
-        del method  # kept tiles, moments and a bank would lie beside the export for nothing
+        encoder = learner.finished_encoder()
+        del learner  # kept tiles, moments and a bank would lie beside the export for nothing
         finish(recorder, encoder, graph, early=early, started=started)
 
 

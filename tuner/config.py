@@ -14,7 +14,6 @@ from pydantic import Field, ValidationError, model_validator
 from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
 from trainer.files.documents import value_at
-from trainer.presets import PUBLISHED
 from trainer.spec.base import Spec, explain
 from tuner.space import Choice, Dimension, Grid, Value, changed, check_dimension, default_space, nearest
 
@@ -130,6 +129,10 @@ class SweepSpec(Spec):
     def _objective_can_be_had(self) -> SweepSpec:
         if self.objective == "link_auc" and self.held_out == 0:
             raise ValueError("objective link_auc needs edges to judge by; set held_out_edges above 0")
+        if self.objective == "i_nml" and self.base.method.name != "nml":
+            raise ValueError(f"objective i_nml is known to method nml only, not to {self.base.method.name}")
+        if not self.base.method.learns:
+            raise ValueError(f"base.method: {self.base.method.name} learns nothing, so there is nothing to search")
         if self.base.run.workers > 1:
             raise ValueError("base.run.workers: a trial is one process; set it to 1 and use concurrency")
         return self
@@ -175,14 +178,8 @@ def default_starts(spec: SweepSpec, num_nodes: int) -> list[dict[str, Value]]:
     """
     base, space = spec.base, spec.dimensions()
     starts = [{path: nearest(space[path], value_at(base.model_dump(mode="json"), path)) for path in space}]
-    paper = PUBLISHED.get(base.data.name)
-    if paper is not None:
-        factor = 1 if base.objective.reg.scale == "n_minus_1" else num_nodes - 1
-        published = {
-            "objective.reg.coefficient": paper.alpha * factor, "objective.inner_steps": paper.inner_steps,
-            "objective.temperature": paper.temperature, "optimiser.epochs": paper.epochs, "optimiser.lr": paper.lr,
-            "optimiser.weight_decay": paper.weight_decay,
-        }  # fmt: skip
+    published = base.method.published(base.data.name, num_nodes)
+    if published:
         known = {path: nearest(space[path], value) for path, value in published.items() if path in space}
         starts.append(starts[0] | known)
     return [start for at, start in enumerate(starts) if start not in starts[:at] and _fits(base, start)]

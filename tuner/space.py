@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
@@ -13,8 +13,7 @@ from trainer.files.documents import set_value, value_at
 from trainer.spec.base import Spec
 
 Value = Any  # a JSON value of a field: a number, a word, a truth value, or a list of them
-SEARCHED = ("augment", "encoder", "metric", "objective", "optimiser", "sampling")  # what decides what is learned
-_PAPER_RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 1e-1)
+SEARCHED = ("augment", "encoder", "method", "optimiser", "sampling")  # what decides what is learned
 
 
 class Choice(Spec):
@@ -72,27 +71,12 @@ class Integer(Spec):
 Dimension = Annotated[Choice | Grid | Uniform | LogUniform | Integer, Field(discriminator="kind")]
 
 
-def default_space(base: TrainSpec) -> dict[str, Dimension]:
-    """The paper's search table (methods 7) for what matters to this base.
+_DIMENSIONS: TypeAdapter[dict[str, Dimension]] = TypeAdapter(dict[str, Dimension])
 
-    The KL coefficient is in the base's unit: α in [0, 1] as in the paper, or the total a where the metric is alive
-    (methods 2.4). Weight decay 0 is added to the paper's grid, since its own settings use it.
-    """
-    alpha = Uniform(low=0, high=1) if base.objective.reg.scale == "n_minus_1" else LogUniform(low=0.3, high=300)
-    metric: dict[str, Dimension] = {
-        "objective.reg.coefficient": alpha,
-        "objective.inner_steps": Integer(low=1, high=10),
-    }
-    rest: dict[str, Dimension] = {
-        "objective.temperature": Uniform(low=0.1, high=1),
-        "optimiser.epochs": Choice(values=(50, 100, 150, 200)),
-        "optimiser.lr": Choice(values=_PAPER_RATES),
-        "optimiser.weight_decay": Choice(values=(0.0, *_PAPER_RATES)),
-    }
-    learns = base.metric.kind not in ("uniform", "cosine", "closed_form")
-    if base.metric.kind == "closed_form":  # no network, so no inner steps
-        metric.pop("objective.inner_steps")
-    return (metric if learns or base.metric.kind == "closed_form" else {}) | rest
+
+def default_space(base: TrainSpec) -> dict[str, Dimension]:
+    """What the base's method searches unless a sweep says otherwise (methods 7)."""
+    return _DIMENSIONS.validate_python(base.method.space())
 
 
 def changed(base: TrainSpec, changes: dict[str, Value]) -> TrainSpec:
@@ -116,7 +100,7 @@ def check_dimension(base: TrainSpec, path: str, dimension: Dimension) -> None:
         try:
             changed(base, {path: end})
         except InvalidInput as error:
-            raise ValueError(f"space.{path}: {end!r} does not do: {error}") from error
+            raise ValueError(f"space.{path}: invalid value {end!r}: {error}") from error
     whole = value_at(base.model_dump(mode="json"), path)
     if isinstance(dimension, Uniform | LogUniform) and isinstance(whole, int) and not isinstance(whole, bool):
         try:

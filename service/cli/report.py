@@ -33,7 +33,7 @@ def print_result(
     else:
         print_quality(metrics["eval"], console)
     if "weight_active" in metrics["train"]:
-        from trainer.methods.weights import describe_activity
+        from trainer.loss.weights import describe_activity
 
         console.print(describe_activity(metrics["train"]))
     console.print(f"{metrics['epoch']} epochs in {seconds:.0f} s. Everything is in {directory}")

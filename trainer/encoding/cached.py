@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.data.seeds import generator
 from trainer.encoding.pair import Encoding, Pair
@@ -45,7 +45,9 @@ class _CachedPair(Pair):
         )
         self._tables: tuple[Tensor, Tensor] | None = None
 
-    def encode(self) -> tuple[Tensor, Tensor]:
+    def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        if encoder is not None:
+            raise NotImplementedError("cached gradients are those of the run's own encoder")
         self._round += 1
         nodes, first, second = [], [], []
         with torch.no_grad():

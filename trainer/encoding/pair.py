@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Pair(ABC):
@@ -19,8 +19,15 @@ class Pair(ABC):
     noise: torch.Generator
 
     @abstractmethod
-    def encode(self) -> tuple[Tensor, Tensor]:
-        """Embeddings of both views, [n, d] each, with fresh noise at each call; the last ones can go `backward`."""
+    def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        """Embeddings of both views, [n, d] each, with fresh noise at each call; the last ones can go `backward`.
+
+        encoder: another than the run's own, such as a moving average of it.
+        """
+
+    def clean(self, encoder: nn.Module | None = None) -> Tensor:
+        """Embeddings of the same nodes with all edges and features, [n, d]."""
+        raise NotImplementedError("only where the nodes of a step are encoded together")
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradient to the encoder's parameters."""

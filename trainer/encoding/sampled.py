@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
@@ -104,9 +104,9 @@ class SampledPair(Pair):
     def __init__(self, encoder: Encoder, views: EpochViews, batch: SampledBatch, noise: torch.Generator):
         self._encoder = encoder
         self._x = views.features(batch)
-        self._views = views.of(batch)
+        self.views = views.of(batch)
         self.nodes, self.noise = batch.seeds, noise
 
-    def encode(self) -> tuple[Tensor, Tensor]:
-        first, second = (self._encoder(self._x, view, self.noise) for view in self._views)
+    def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        first, second = ((encoder or self._encoder)(self._x, view, self.noise) for view in self.views)
         return first, second

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
@@ -35,23 +36,34 @@ class WholeGraph(Encoding):
             seed = self.spec.run.seed
             both = draw_augmentations(self.spec.augment, self._num_features, seed=seed, epoch=epoch)
             views = tuple(self.propagation.view(augmentation) for augmentation in both)
-            yield _WholePair(self, views, generator(seed, "noise", epoch, device=self.device))
+            yield WholePair(self, views, generator(seed, "noise", epoch, device=self.device))
+
+    @cached_property
+    def clean(self) -> View:
+        """All edges, all feature columns."""
+        return self.propagation.whole()
 
     @torch.no_grad()
     def embed(self) -> Tensor:
         """Embeddings of the clean graph in eval mode, [N, dim]: what the layer-wise export must equal."""
         was_training = self.encoder.training
         self.encoder.eval()
-        embeddings: Tensor = self.encoder(self.x, self.propagation.whole())
+        embeddings: Tensor = self.encoder(self.x, self.clean)
         self.encoder.train(was_training)
         return embeddings
 
 
-class _WholePair(Pair):
+class WholePair(Pair):
+    """Both views of all nodes."""
+
     def __init__(self, whole: WholeGraph, views: tuple[View, ...], noise: torch.Generator):
-        self._whole, self._views = whole, views
+        self._whole, self.views = whole, views
         self.nodes, self.noise = whole.nodes, noise
 
-    def encode(self) -> tuple[Tensor, Tensor]:
-        first, second = (self._whole.encoder(self._whole.x, view, self.noise) for view in self._views)
+    def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        first, second = ((encoder or self._whole.encoder)(self._whole.x, view, self.noise) for view in self.views)
         return first, second
+
+    def clean(self, encoder: nn.Module | None = None) -> Tensor:
+        embeddings: Tensor = (encoder or self._whole.encoder)(self._whole.x, self._whole.clean, self.noise)
+        return embeddings

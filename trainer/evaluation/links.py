@@ -18,7 +18,7 @@ from torch import Tensor
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator, hashed_array, key
 from trainer.evaluation.rows import Rows, sample
-from trainer.methods.weights import auc_below
+from trainer.loss.weights import auc_below
 
 MAX_PAIRS = 100_000  # of each kind: the AUC's standard error is then at most 0.0016
 DRAWS_PER_PAIR = 50  # a graph so dense that this many draws find no pair without an edge has hardly any

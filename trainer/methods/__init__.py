@@ -1,18 +1,17 @@
-"""Learning methods, each behind the same hooks (trainer.methods.interface); the loop knows none of them by name."""
+"""Every method there is. A new one is a file with a `Method` in it and a line here (docs/new-method.md).
+
+Free of torch: the API validates specs with these classes.
+"""
 
 from __future__ import annotations
 
-import torch
-
-from trainer.config import TrainSpec
-from trainer.data.graph import Graph
-from trainer.distributed.team import Team
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
+from trainer.methods.references import Features, Sgc, Untrained
 
-_METHODS = {"nml": NegativeMetricLearning}
+METHODS: tuple[type[Method], ...] = (
+    NegativeMetricLearning,
+    Features, Sgc, Untrained,
+)  # fmt: skip
 
-
-def build_method(spec: TrainSpec, graph: Graph, device: torch.device | None = None, team: Team | None = None) -> Method:
-    """The method a planned spec names, with fresh weights drawn from the run's seed."""
-    return _METHODS[spec.method](spec, graph, device or torch.device("cpu"), team or Team.solo())
+BY_NAME: dict[str, type[Method]] = {method.model_fields["name"].default: method for method in METHODS}

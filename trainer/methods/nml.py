@@ -1,4 +1,6 @@
-"""NML-GCL (methods section 2): InfoNCE with negatives weighted by a learned metric, trained in turns with the encoder.
+"""NML-GCL (methods section 2; Negative Metric Learning for Graphs, IJCAI 2025): negatives weighted by a learned metric.
+
+    L_i = −log[ e^{z_ii/τ} / (e^{z_ii/τ} + (N−1) Σ_j m_ij e^{z_ij/τ}) ] + a KL(P0 ‖ m_i),   m_ij = softmax_j(s_ij)
 
 Algorithm 1, per step: draw two views, encode them once, take T_M metric steps on the detached embeddings (so their
 similarities never change and are kept where there is room), then one encoder step on the same embeddings with M frozen.
@@ -8,228 +10,367 @@ A step sees the whole graph, or a batch of it (trainer.encoding); its anchors me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import normalize
+from pydantic import Field, model_validator
 
-from trainer.config import TrainSpec
-from trainer.data.graph import Graph
-from trainer.data.seeds import generator
-from trainer.distributed.team import Team
-from trainer.encoding import build_encoding
-from trainer.encoding.pair import Pair
 from trainer.errors import InvalidInput
-from trainer.loss.nml import Terms, bank_terms, nml_terms
-from trainer.loss.rowwise import rowwise_terms
-from trainer.loss.tiled import TileMemory
-from trainer.methods.bank import Bank
-from trainer.methods.interface import Loss, Method
-from trainer.methods.weights import weight_report
-from trainer.nn.encoder import Encoder
-from trainer.nn.metric import FactorMetric, build_metric, factors_in_pieces
-from trainer.spec.training import DEFAULT_KEEP_MB
+from trainer.methods.interface import PAPER_RATES, Document, Learner, Loss, Method, Scope, Step, StepSize
+from trainer.spec.base import Spec
+from trainer.spec.metric import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from trainer.loss.contrast import MetricContrast
 
 DIAGNOSED_ANCHORS = 512
+_BANK_ROWS = 65_536  # trainer.loss.bank
+_ROWWISE = 64 << 20  # trainer.loss.rowwise
+_COSINES = ("siamese_cos", "siamese_negcos", "two_tower")
 
 
-@dataclass
-class EncodedViews:
-    """A pair of views with the embeddings that the steps on it share."""
+class RegSpec(Spec):
+    """Strength of KL(P0 ‖ P_i), in the unit that `scale` names."""
 
-    pair: Pair
-    u: Tensor
-    v: Tensor
-    columns: int  # negatives each anchor meets
-    bank_weights: tuple[Tensor | None, Tensor | None] = (None, None)
+    coefficient: float = Field(3.0, ge=0, le=1e6, description="α if scale=n_minus_1, the total a if scale=one")
+    scale: Literal["n_minus_1", "one"] = Field(
+        "one", description="n_minus_1: total = α(N−1), the paper's unit; one: coefficient is the total a"
+    )
+
+    @model_validator(mode="after")
+    def _unit_is_plausible(self) -> RegSpec:
+        if self.scale == "n_minus_1" and self.coefficient > 10:
+            raise ValueError(
+                f"coefficient {self.coefficient:g} as α (the paper searches [0, 1]) would be multiplied by N−1; "
+                "use scale=one if you mean the total KL coefficient a"
+            )
+        return self
+
+    def total(self, n: int) -> float:
+        """The coefficient a of KL for n nodes."""
+        return self.coefficient * (n - 1) if self.scale == "n_minus_1" else self.coefficient
+
+
+class Published(NamedTuple):
+    """One column of the paper's table of settings."""
+
+    lr: float
+    weight_decay: float
+    temperature: float
+    epochs: int  # T_E
+    inner_steps: int  # T_M
+    alpha: float
+    edge_drop: float = 0.4
+
+
+PUBLISHED = {
+    "cora": Published(5e-4, 1e-3, 0.8, 200, 2, 0.1),
+    "citeseer": Published(5e-4, 5e-3, 0.7, 50, 3, 0.1),
+    "pubmed": Published(5e-4, 0.0, 0.5, 150, 3, 0.05),
+    "photo": Published(1e-4, 0.0, 0.5, 50, 5, 0.1),
+    "computers": Published(5e-4, 0.0, 0.4, 50, 8, 0.1),
+    "wikics": Published(5e-4, 0.0, 0.5, 50, 6, 0.2, edge_drop=0.2),  # the paper says 0.4, the code 0.2
+}
+
+
+def official(dataset: str) -> Document:
+    """The published configuration to the letter (methods 2.5-2.6: the authors' code where it differs from the paper),
+    except that embeddings are always taken in eval mode."""
+    values = PUBLISHED.get(dataset)
+    if values is None:
+        raise InvalidInput(
+            f"nml-official has no published settings for {dataset}, only for {', '.join(PUBLISHED)}. Use --preset nml."
+        )
+    return {
+        "augment": {"edge_drop": [values.edge_drop] * 2, "feature_mask": [0.1, 0.1]},
+        "encoder": {"hidden": 512, "dim": 512, "layers": 2, "activation": "rrelu_random"},
+        "method": {
+            "metric": {
+                "kind": "siamese_cos", "hidden": 512, "hidden_layers": 1, "input": "raw", "activation": "rrelu_random",
+                "scale": 1.0, "learn_scale": False,
+            },
+            "temperature": values.temperature, "reg": {"coefficient": values.alpha, "scale": "n_minus_1"},
+            "inner_steps": values.inner_steps, "inner_recompute": True, "detach_metric": False,
+            "metric_weight_decay": values.weight_decay,
+        },
+        "optimiser": {"epochs": values.epochs, "lr": values.lr, "weight_decay": values.weight_decay},
+    }  # fmt: skip
 
 
 class NegativeMetricLearning(Method):
-    """Encoder E and metric M with an Adam each; a frozen part gets no gradient, hence no decay or momentum."""
+    """L_NML + a KL, and the turns in which M and the encoder minimise it (Algorithm 1)."""
 
-    def __init__(self, spec: TrainSpec, graph: Graph, device: torch.device, team: Team):
-        super().__init__(spec, graph, team)
-        seed, sampling = spec.run.seed, spec.sampling
-        dtype = getattr(torch, spec.run.dtype)
-        n = graph.num_nodes
-        scoped = n if sampling.batch_size is None else min(n, sampling.batch_size * team.size)
-        counted = n if sampling.scale == "graph" or sampling.negatives != "batch" else scoped
-        self.factor, self.reg = counted - 1, spec.objective.reg.total(counted)
-        self.encoder = Encoder(graph.num_features, spec.encoder, generator=generator(seed, "encoder"))
-        self.metric = build_metric(
-            spec.encoder.dim, spec.metric, reg=self.reg, factor=self.factor, generator=generator(seed, "metric")
+    name: Literal["nml"] = "nml"
+    temperature: float = Field(
+        0.5, gt=0.025, le=10, description="τ: below 0.025 float32 overflows, see design section 3"
+    )
+    reg: RegSpec = RegSpec()
+    inner_steps: int = Field(5, ge=0, le=100, description="T_M: metric steps per epoch; ignored where M has no weights")
+    inner_recompute: bool = Field(
+        False, description="re-encode the views with fresh noise before each metric step, as the published code does"
+    )
+    detach_metric: bool = Field(True, description="encoder step treats the weights as constants (half the products)")
+    metric: MetricSpec = MetricSpec()
+    metric_lr: float | None = Field(None, gt=0, le=1, description="learning rate of M; none: as the encoder's")
+    metric_weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on M")
+
+    title: ClassVar[str] = "NML-GCL"
+    paper: ClassVar[str] = "Negative Metric Learning for Graphs, IJCAI 2025"
+    summary: ClassVar[str] = "negatives weighted by a learned metric; scales from exact N×N to millions of nodes"
+    scopes: ClassVar[tuple[Scope, ...]] = ("whole", "cached", "batch", "bank")
+    teams: ClassVar[bool] = True
+
+    @classmethod
+    def preset(cls, dataset: str) -> Document:
+        """Our settings: the spec's defaults, with the published schedule where there is one."""
+        values = PUBLISHED.get(dataset)
+        if values is None:
+            return {}
+        return {
+            "method": {"temperature": values.temperature, "inner_steps": values.inner_steps},
+            "optimiser": {"epochs": values.epochs, "lr": values.lr, "weight_decay": values.weight_decay},
+            "augment": {"edge_drop": [values.edge_drop] * 2},
+        }
+
+    def space(self) -> dict[str, Document]:
+        """The paper's table (methods 7) for what matters to this metric.
+
+        The KL coefficient is in its own unit: α in [0, 1] as in the paper, or the total a where the metric is alive
+        (methods 2.4). Weight decay 0 is added to the paper's grid, since its own settings use it.
+        """
+        in_paper = self.reg.scale == "n_minus_1"
+        alpha: Document = (
+            {"kind": "uniform", "low": 0, "high": 1} if in_paper else {"kind": "loguniform", "low": 0.3, "high": 300}
         )
-        if not isinstance(self.metric, FactorMetric) and (team.size > 1 or sampling.negatives == "bank"):
-            raise InvalidInput(
-                f"metric.kind {spec.metric.kind} looks at single pairs and cannot use a bank or several workers. "
-                "Choose siamese_negcos, or sampling.negatives=batch with run.workers=1."
+        metric: dict[str, Document] = {}
+        if self.metric.kind not in ("uniform", "cosine"):
+            metric["method.reg.coefficient"] = alpha
+        if self.has_network:
+            metric["method.inner_steps"] = {"kind": "integer", "low": 1, "high": 10}
+        return metric | {
+            "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+            "optimiser.epochs": {"kind": "choice", "values": (50, 100, 150, 200)},
+            "optimiser.lr": {"kind": "choice", "values": PAPER_RATES},
+            "optimiser.weight_decay": {"kind": "choice", "values": (0.0, *PAPER_RATES)},
+        }
+
+    def published(self, dataset: str, num_nodes: int) -> Document:
+        paper = PUBLISHED.get(dataset)
+        if paper is None:
+            return {}
+        factor = 1 if self.reg.scale == "n_minus_1" else num_nodes - 1
+        return {
+            "method.reg.coefficient": paper.alpha * factor, "method.inner_steps": paper.inner_steps,
+            "method.temperature": paper.temperature, "optimiser.epochs": paper.epochs, "optimiser.lr": paper.lr,
+            "optimiser.weight_decay": paper.weight_decay,
+        }  # fmt: skip
+
+    def check(self, spec: Any) -> None:
+        kappa = 1.0
+        if self.metric.kind in _COSINES:
+            kappa = MAX_METRIC_SCALE if self.metric.learn_scale else self.metric.scale
+        limit = 87 if spec.run.dtype == "float32" else 700
+        if 2 * (kappa + 1 / self.temperature) >= limit:
+            raise ValueError(
+                f"temperature {self.temperature:g} with a metric scale of up to {kappa:g} overflows "
+                f"{spec.run.dtype}: 2(κ + 1/τ) must stay below {limit}. Raise method.temperature"
             )
-        self.bank = Bank(n, spec.encoder.dim) if sampling.negatives == "bank" else None
-        self.to(device=device, dtype=dtype)
-        self.encoding = build_encoding(spec, graph, self.encoder, team, device, dtype)
-        self.steps = self.encoding.steps
-        share = 1 / self.steps if spec.optimiser.lr_scaling == "linear" else 1.0
-        self.optimisers = {"encoder": _adam(self.encoder, share * spec.optimiser.lr, spec.optimiser.weight_decay)}
-        # M is frozen except in its own steps: the encoder's gradients pass through it without reaching its parameters.
-        self._metric_parameters = [parameter for parameter in self.metric.parameters() if parameter.requires_grad]
-        if self._metric_parameters:
-            metric_lr = share * (spec.optimiser.metric_lr or spec.optimiser.lr)
-            self.optimisers["metric"] = _adam(self.metric, metric_lr, spec.optimiser.metric_weight_decay)
-            self.metric.requires_grad_(False)
-        self._memory = TileMemory(DEFAULT_KEEP_MB if sampling.keep_mb is None else sampling.keep_mb)
-        self._reencodes = spec.objective.inner_recompute and self.encoder.is_random
+        alone = spec.run.workers == 1 and spec.sampling.negatives != "bank"
+        if self.metric.kind in ("pair_mlp", "closed_form") and not alone:
+            raise ValueError(
+                f"method.metric.kind {self.metric.kind} looks at single pairs and cannot use a bank or several workers. "
+                "Choose siamese_negcos, or sampling.negatives=batch with run.workers=1"
+            )
 
-    def views(self, epoch: int, start: int = 0) -> Iterator[EncodedViews]:
-        self.train()
-        if self.bank is not None and not self.bank.is_full:
-            self._fill(self.bank)
-        for pair in self.encoding.pairs(epoch, start):
-            u, v = pair.encode()
-            encoded = EncodedViews(pair, u, v, self._all_rows(u))
-            if self.bank is not None:
-                assert isinstance(self.metric, FactorMetric)
-                self.bank.step += 1
-                self._refresh(self.bank, pair.nodes, u, v)
-                encoded.columns = len(self.bank.u)
-                encoded.bank_weights = self.bank.weigh(self.metric, pair.noise)
-            self._memory.forget_z()
-            yield encoded
+    @classmethod
+    def presets(cls) -> dict[str, Callable[[str], Document]]:
+        return {"nml": cls.preset, "nml-official": official}
 
-    def inner(self, views: EncodedViews) -> None:
-        optimiser = self.optimisers.get("metric")
+    def tags(self) -> dict[str, str]:
+        return {"metric": self.metric.kind}
+
+    @property
+    def has_network(self) -> bool:
+        """Whether M has weights to learn."""
+        return self.metric.kind not in ("uniform", "cosine", "closed_form")
+
+    # Memory
+
+    def parameters(self, size: StepSize) -> int:
+        k, d, inner, out = self.metric.hidden, size.dim, self.metric.hidden_layers - 1, self.metric.out_dim
+        towers = {"two_tower": 2, "siamese_cos": 1, "siamese_negcos": 1, "pair_mlp": 2}.get(self.metric.kind, 0)
+        return towers * (d * k + inner * k * k + k * out)
+
+    def state_bytes(self, size: StepSize) -> float:
+        """trainer.loss.bank: two tables, and the metric's outputs on them for this step and the one before."""
+        if size.scope != "bank":
+            return 0
+        b, d, n = size.number, size.dim, size.nodes
+        k = {"uniform": 0, "cosine": d}.get(self.metric.kind, self.metric.out_dim)
+        return b * n * (2 * d + 4 * k) + (2 * b + 8) * n + b * min(n, _BANK_ROWS) * (2 * d + 6 * k)
+
+    def step_bytes(self, size: StepSize) -> float:
+        """The metric's step or the encoder's, whichever holds more, or the diagnosis after them.
+
+        Unit rows of both views, the metric's layers with what autograd keeps, and gradients.
+        """
+        b, d, k, out, n, m = size.number, size.dim, self.metric.hidden, self.metric.out_dim, size.rows, size.columns
+        metric, hidden_layers = self.metric, self.metric.hidden_layers
+        slopes = 3 if metric.activation == "rrelu_random" else 1
+        learned = metric.kind in _COSINES
+        block = 0.0
+        if learned:
+            inputs = 2 * d if metric.input == "unit" else 0
+            layers = 2 * (1 + slopes) * hidden_layers * k + 5 * out  # before and after each activation; unit, scaled
+            metric_step = 2.0 * d + inputs + layers + 5 * out + k
+            encoder_step = 9.0 * d + 2 * out if self.detach_metric else 8 * d + inputs + layers + 3 * out + k
+            if n > METRIC_PIECE and slopes == 1:  # factors_in_pieces: the layers of one piece, factors in two copies
+                metric_step, encoder_step = 2.0 * d + 10 * out, 9.0 * d + 4 * out
+                block = b * METRIC_PIECE * (inputs + layers)
+        elif metric.kind == "uniform":
+            metric_step, encoder_step = 0.0, 9.0 * d
+        else:
+            metric_step, encoder_step = 0.0, 12.0 * d
+            if metric.kind != "cosine":
+                pair = 24 if metric.kind == "closed_form" else 8 * k * hidden_layers
+                block = 2.5 * max(_ROWWISE, m * pair)  # a block of rows, its gradient, and what is added up
+        steps = b * n * max(metric_step, encoder_step) + block
+        if size.workers > 1:  # gathered from all workers, with gradients
+            steps += 2 * b * m * (d + (out if learned else 0))
+        diagnosis = 0.0
+        if size.diagnoses:
+            width = 2 * (k + out) if learned else 2 * d
+            diagnosis = b * (5 * min(DIAGNOSED_ANCHORS, n) * m + n * (2 * d + width)) + 64 * m
+        return max(steps, diagnosis)
+
+    def tile_bytes(self, size: StepSize) -> float:
+        """trainer.loss.tiled: four buffers of a tile, and kept exponentials of z and s as far as there is room."""
+        if self.metric.kind in ("pair_mlp", "closed_form"):
+            return 0
+        scratch = super().tile_bytes(size)
+        if size.scope == "bank":
+            return scratch
+        both = 1 if self.metric.kind == "uniform" else 2
+        return scratch + min(size.keep, both * size.number * size.rows * size.columns)
+
+    # Training
+
+    def build(self, learner: Learner) -> None:
+        from trainer.loss.bank import Bank
+        from trainer.loss.contrast import MetricContrast
+        from trainer.nn.metric import build_metric
+
+        sampling, n, width = learner.spec.sampling, learner.graph.num_nodes, learner.spec.encoder.dim
+        scoped = n if sampling.batch_size is None else min(n, sampling.batch_size * learner.team.size)
+        counted = n if sampling.scale == "graph" or sampling.negatives != "batch" else scoped
+        reg = self.reg.total(counted)
+        metric = build_metric(
+            width, self.metric, reg=reg, factor=counted - 1, generator=learner.generator("metric")
+        )
+        learner.parts["contrast"] = MetricContrast(
+            metric, Bank(n, width) if sampling.negatives == "bank" else None, tau=self.temperature,
+            factor=counted - 1, reg=reg, tile=sampling.tile, tiles=learner.tiles, team=learner.team,
+        )  # fmt: skip
+
+    def inner_optimisers(self, learner: Learner, share: float) -> dict[str, torch.optim.Optimizer]:
+        import torch
+
+        learned = _contrast(learner).learned
+        if not learned:
+            return {}
+        lr = share * (self.metric_lr or learner.spec.optimiser.lr)
+        return {"metric": torch.optim.Adam(learned, lr=lr, weight_decay=self.metric_weight_decay)}
+
+    def before_epoch(self, learner: Learner, epoch: int) -> None:
+        """Before the first step, every row of the bank from the untrained encoder."""
+        import torch
+
+        contrast = _contrast(learner)
+        if contrast.bank is not None and not contrast.bank.is_full:
+            with torch.no_grad():
+                for views in learner.encoding.pairs(0):
+                    contrast.refresh_bank(views.nodes, *views.encode())
+
+    def encode(self, learner: Learner, step: Step) -> tuple[Tensor, ...]:
+        contrast, views = _contrast(learner), step.views
+        u, v = views.encode()
+        if contrast.bank is not None:
+            contrast.bank.step += 1
+            contrast.refresh_bank(views.nodes, u, v)
+        step.notes["bank"] = contrast.weigh_bank(views.noise)
+        return u, v
+
+    def inner(self, learner: Learner, step: Step) -> None:
+        import torch
+
+        contrast, optimiser = _contrast(learner), learner.optimisers.get("metric")
         if optimiser is None:
             return
-        for step in range(self.spec.objective.inner_steps):
-            if self._reencodes and step:
+        for number in range(self.inner_steps):
+            if number and self._reencodes(learner):
                 with torch.no_grad():
-                    self._encode_again(views)
-            with _learning(self._metric_parameters):
-                terms = self._terms(views, views.u.detach(), views.v.detach())
+                    _encode_again(learner, step)
+            u, v = (part.detach() for part in step.embeddings)
+            with contrast.learning():
+                terms = contrast.terms(u, v, step.views.noise, step.notes["bank"])
                 optimiser.zero_grad(set_to_none=True)
-                terms.total(self.reg).backward()
-                self.team.sum_gradients(self._metric_parameters)
+                terms.total(contrast.reg).backward()
+                learner.team.sum_gradients(contrast.learned)
             optimiser.step()
-            self.metric.after_step()
+            contrast.metric.after_step()
 
-    def loss(self, views: EncodedViews) -> Loss:
-        if self._reencodes and self.spec.objective.inner_steps:
-            self._encode_again(views)
-        detach = self.spec.objective.detach_metric
-        terms = self._terms(views, views.u, views.v, detach_metric=detach, with_nce=True)
-        nml, kl, nce = self.team.total(torch.stack([term.detach() for term in terms])).tolist()
+    def loss(self, learner: Learner, step: Step) -> Loss:
+        import torch
+
+        contrast = _contrast(learner)
+        if self.inner_steps and self._reencodes(learner):
+            _encode_again(learner, step)
+        terms = contrast.terms(
+            *step.embeddings, step.views.noise, step.notes["bank"], detach_metric=self.detach_metric, with_nce=True
+        )
+        nml, kl, nce = learner.team.total(torch.stack([term.detach() for term in terms])).tolist()
+        columns = contrast.columns(len(step.embeddings[0]))
         metrics = {
-            "loss": nml + self.reg * kl, "nml": nml, "kl": kl, "reg": self.reg * kl,
-            "i_nml": math.log(self.factor + 1) - nml, "i_nce": math.log(views.columns) - nce,
+            "loss": nml + contrast.reg * kl, "nml": nml, "kl": kl, "reg": contrast.reg * kl,
+            "i_nml": math.log(contrast.factor + 1) - nml, "i_nce": math.log(columns) - nce,
         }  # fmt: skip
-        scale = getattr(self.metric, "scale", None)
+        scale = getattr(contrast.metric, "scale", None)
         if scale is not None:
             metrics["metric_scale"] = float(scale.detach())
-        if self.bank is not None:
-            metrics["bank_staleness"] = self.bank.staleness()
-        return Loss(terms.total(self.reg), metrics)
+        if contrast.bank is not None:
+            metrics["bank_staleness"] = contrast.bank.staleness()
+        return Loss(terms.total(contrast.reg), metrics)
 
-    def backward(self, loss: Loss, views: EncodedViews) -> None:
-        views.pair.backward(loss.total)
-        self.team.sum_gradients(self.encoder.parameters())
-
-    @torch.no_grad()
-    def diagnose(self, views: EncodedViews) -> dict[str, float]:
+    def diagnose(self, learner: Learner, step: Step) -> Mapping[str, float]:
         """Mean weight, in units of the uniform one, on self, false and true negatives (methods 5.5).
 
         For a fixed sample of anchors against the nodes this worker holds; in scope `bank`, against the bank.
         """
-        nodes, u, v = views.pair.nodes, views.u.detach(), views.v.detach()
-        chosen = torch.randperm(len(nodes), generator=generator(self.spec.run.seed, "anchors"))
-        labels = self.graph.y
-        self.metric.eval()
-        if isinstance(self.metric, FactorMetric):
-            rows = chosen[:DIAGNOSED_ANCHORS].to(u.device)
-            if self.bank is None:
-                others, own = normalize(v), rows
-                h, g = self.metric(u, v)
-            else:
-                others, own = self.bank.v, nodes.to(u.device)[rows]
-                h, _ = self.metric(u, v)
-                g = views.bank_weights[1]
-            cosine = normalize(u[rows]) @ others.T
-            scores = torch.zeros_like(cosine) if h is None or g is None else h[rows] @ g.T
-        else:
-            most = max(1, 2**28 // (len(v) * self.metric.bytes_per_pair))
-            own = rows = chosen[: min(DIAGNOSED_ANCHORS, most)].to(u.device)
-            cosine = normalize(u[rows]) @ normalize(v).T
-            z = cosine / self.spec.objective.temperature
-            positive = z.gather(1, rows[:, None]).squeeze(1)
-            scores = self.metric.scores(z, positive, u[rows], v, transposed=False)
-        self.metric.train()
-        if labels is not None and self.bank is None:
+        import torch
+
+        from trainer.loss.weights import weight_report
+
+        contrast, nodes = _contrast(learner), step.views.nodes
+        u, v = (part.detach() for part in step.embeddings)
+        chosen = torch.randperm(len(nodes), generator=learner.generator("anchors"))[:DIAGNOSED_ANCHORS]
+        found = contrast.weights_of(chosen, nodes, u, v, step.notes["bank"])
+        labels = learner.graph.y
+        if labels is not None and contrast.bank is None:
             labels = labels[nodes]
-        return weight_report(torch.softmax(scores, 1) * scores.shape[1], cosine, own, labels)
+        return weight_report(found.weights, found.cosine, found.own, labels)
 
-    def _encode_again(self, views: EncodedViews) -> None:
-        """The same views with fresh noise."""
-        self._memory.forget_z()
-        views.u, views.v = views.pair.encode()
-
-    @torch.no_grad()
-    def _fill(self, bank: Bank) -> None:
-        """Before the first step: every row from the untrained encoder."""
-        for pair in self.encoding.pairs(0):
-            self._refresh(bank, pair.nodes, *pair.encode())
-
-    def _refresh(self, bank: Bank, nodes: Tensor, u: Tensor, v: Tensor) -> None:
-        """Write the rows of all workers, so that all have the same table."""
-        gather = self.team.gather
-        bank.refresh(gather(nodes.to(u.device)[:, None]).squeeze(1), gather(u.detach()), gather(v.detach()))
-
-    def _all_rows(self, x: Tensor) -> int:
-        """Rows of all workers together."""
-        return int(self.team.total(torch.tensor(len(x))))
-
-    def _terms(
-        self, views: EncodedViews, u: Tensor, v: Tensor, *, detach_metric: bool = False, with_nce: bool = False
-    ) -> Terms:
-        tau, tile, noise = self.spec.objective.temperature, self.spec.sampling.tile, views.pair.noise
-        p, q = normalize(u) / tau, normalize(v)
-        seen_u, seen_v = (u.detach(), v.detach()) if detach_metric else (u, v)
-        if not isinstance(self.metric, FactorMetric):
-            return rowwise_terms(p, q, seen_u, seen_v, self.metric, factor=self.factor)
-        h, g = factors_in_pieces(self.metric, seen_u, seen_v, noise)
-        if self.bank is None:
-            return nml_terms(
-                p, q, h, g, factor=self.factor, tile=tile, memory=self._memory, with_nce=with_nce, team=self.team
-            )
-        # Gradients do not reach a negative, so they must not reach the other side of the positive either: an anchor
-        # pulled from both sides and pushed from one would draw all embeddings together.
-        positives = (p * q.detach()).sum(1), (p.detach() * q).sum(1)
-        bank_h, bank_g = views.bank_weights
-        anchors = self._all_rows(p)
-        both = (
-            bank_terms(
-                rows, positive, table, own, others, factor=self.factor, anchors=anchors, tile=tile, with_nce=with_nce
-            )
-            for rows, positive, table, own, others in (
-                (p, positives[0], self.bank.v, h, bank_g),
-                (q / tau, positives[1], self.bank.u, g, bank_h),
-            )
-        )
-        return Terms(*((forth + back) / 2 for forth, back in zip(*both, strict=True)))
+    def _reencodes(self, learner: Learner) -> bool:
+        return self.inner_recompute and learner.encoder.is_random
 
 
-def _adam(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Adam:
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+def _contrast(learner: Learner) -> MetricContrast:
+    return cast("MetricContrast", learner.parts["contrast"])
 
 
-@contextmanager
-def _learning(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Let gradients reach parameters that are frozen otherwise."""
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(False)
+def _encode_again(learner: Learner, step: Step) -> None:
+    """The same views with fresh noise."""
+    learner.tiles.forget_z()
+    step.embeddings = step.views.encode()

@@ -4,7 +4,7 @@ Each function counts the arrays of the module it names, in the state where that 
 counted (the interpreter, what malloc keeps) was measured; tests compare the sum with real runs, within a factor of 1.5.
 
     all the time            runtime, graph, features
-    from the first step on  optimiser, bank, views, tiles: export and evaluation find them there
+    from the first step on  optimiser, tables, views, tiles: export and evaluation find them there
     one after the other     loading | encoding + contrast | export | evaluation
 
 Export and evaluation count whether or not `run.export` asks for them, so that a trial of a sweep is planned like
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import TrainSpec
-from trainer.planning.reach import Reach, contrasted, reached
+from trainer.methods.interface import StepSize
+from trainer.planning.reach import Reach, contrasted, reached, scope_of
 from trainer.planning.shape import GraphShape
-from trainer.spec.metric import METRIC_PIECE
 
 MB = 2**20
 ALWAYS = ("runtime", "graph", "features")
-TRAINED = ("optimiser", "bank", "views", "tiles")
+TRAINED = ("optimiser", "tables", "views", "tiles")
 PHASES = {
     "loading": ("loading",),
     "training": (*TRAINED, "encoding", "contrast"),
@@ -42,13 +42,10 @@ _TRACKER = 100 * 10**6  # MLflow with its database
 _TEAM = 150 * 10**6  # Ray and torch.distributed, where there are several workers; by their imports alone
 
 _FRAGMENTS = 1.25  # what malloc does not give back between steps where arrays are below 32 MB; 1.0 to 1.4 measured
-_DIAGNOSED = 512  # anchors, trainer.methods.nml
 _COMPARED_UP_TO = 20_000  # nodes, trainer.training.finish
 _DRAWN_PAIRS = 10_000  # nodes, trainer.evaluation.figures
 _FULL_KMEANS = 20_000  # nodes, trainer.evaluation.clustering
 _LINK_PAIRS = 100_000  # of held-out edges, trainer.evaluation.links
-_BANK_ROWS = 65_536  # trainer.methods.bank
-_ROWWISE = 64 * MB  # trainer.loss.rowwise
 _EXPORT = 256 * MB  # trainer.export.layerwise
 _SPARSE_COST = 16  # trainer.nn.encoder
 
@@ -100,20 +97,21 @@ def estimate(spec: TrainSpec, shape: GraphShape) -> Estimate:
     reach = reached(spec, shape)
     views = _whole_views(spec, shape) if whole else _batch_views(spec, shape, reach)
     encoding = _FRAGMENTS * _activations(spec, shape, reach)
-    rows, columns = contrasted(spec, shape)
-    contrast = _FRAGMENTS * _contrast(spec, rows, columns)
+    size, method = _step_size(spec, shape), spec.method
+    contrast = _FRAGMENTS * method.step_bytes(size)
     if not whole and sampling.negatives == "graph":
         # trainer.encoding.cached: U and V stay; their gradients are alive while a batch is encoded again.
-        tables = 2 * rows * spec.encoder.dim * _width(spec)
+        tables = 2 * size.rows * spec.encoder.dim * _width(spec)
         contrast = tables + max(contrast - encoding, tables)
     parts = {
         "runtime": _runtime(spec),
         "graph": _graph(spec, shape),
         "features": 0 if shape.mapped and spec.data.features == "raw" and not whole else _features(shape),
-        "optimiser": _optimiser(spec, shape),
-        "bank": _bank(spec, shape) if sampling.negatives == "bank" else 0,
+        # weights, gradients, Adam's two moments; and what a step makes on the way for one of them at a time
+        "optimiser": 6 * size.number * (size.parameters + method.parameters(size)),
+        "tables": method.state_bytes(size),
         "views": views,
-        "tiles": _tiles(spec, rows, columns),
+        "tiles": method.tile_bytes(size),
         "loading": shape.loading,
         "encoding": encoding,
         "contrast": contrast,
@@ -153,13 +151,14 @@ def _features(shape: GraphShape) -> int:
     return 8 * shape.nodes + 12 * shape.nonzeros
 
 
-def _optimiser(spec: TrainSpec, shape: GraphShape) -> int:
-    """Weights, gradients, Adam's two moments; and what a step makes on the way for one of them at a time."""
+def _step_size(spec: TrainSpec, shape: GraphShape) -> StepSize:
+    rows, columns = contrasted(spec, shape)
     encoder = sum(narrow * wide + wide for narrow, wide in itertools.pairwise(_widths(spec, shape)))
-    k, d = spec.metric.hidden, spec.encoder.dim
-    inner, out = spec.metric.hidden_layers - 1, spec.metric.out_dim
-    metric = {"two_tower": 2, "siamese_cos": 1, "siamese_negcos": 1, "pair_mlp": 2}.get(spec.metric.kind, 0)
-    return _width(spec) * 6 * (encoder + metric * (d * k + inner * k * k + k * out))
+    return StepSize(
+        nodes=shape.nodes, edges=shape.edges, rows=rows, columns=columns, dim=spec.encoder.dim, number=_width(spec),
+        parameters=encoder, tile=spec.sampling.tile or 0, keep=(spec.sampling.keep_mb or 0) * MB,
+        scope=scope_of(spec.sampling), workers=spec.run.workers, diagnoses=spec.run.diagnose_every > 0,
+    )  # fmt: skip
 
 
 def _whole_views(spec: TrainSpec, shape: GraphShape) -> float:
@@ -224,59 +223,6 @@ def _activations(spec: TrainSpec, shape: GraphShape, reach: Reach) -> float:
 
 def _densifies(spec: TrainSpec, shape: GraphShape) -> bool:
     return spec.sampling.batch_size is not None and shape.features <= spec.encoder.hidden
-
-
-def _contrast(spec: TrainSpec, n: int, m: int) -> float:
-    """trainer.methods.nml: the metric's step or the encoder's, whichever holds more, or the diagnosis after them.
-
-    n anchors, m negatives. Unit rows of both views, the metric's layers with what autograd keeps, and gradients.
-    """
-    b, d, k, out = _width(spec), spec.encoder.dim, spec.metric.hidden, spec.metric.out_dim
-    metric, hidden_layers = spec.metric, spec.metric.hidden_layers
-    slopes = 3 if metric.activation == "rrelu_random" else 1
-    learned = metric.kind in ("siamese_cos", "siamese_negcos", "two_tower")
-    block = 0.0
-    if learned:
-        inputs = 2 * d if metric.input == "unit" else 0
-        layers = 2 * (1 + slopes) * hidden_layers * k + 5 * out  # before and after each activation; unit rows, scaled
-        metric_step = 2.0 * d + inputs + layers + 5 * out + k
-        encoder_step = 9.0 * d + 2 * out if spec.objective.detach_metric else 8 * d + inputs + layers + 3 * out + k
-        if n > METRIC_PIECE and slopes == 1:  # factors_in_pieces: the layers of one piece, and factors in two copies
-            metric_step, encoder_step = 2.0 * d + 10 * out, 9.0 * d + 4 * out
-            block = b * METRIC_PIECE * (inputs + layers)
-    elif metric.kind == "uniform":
-        metric_step, encoder_step = 0.0, 9.0 * d
-    else:
-        metric_step, encoder_step = 0.0, 12.0 * d
-        if metric.kind != "cosine":
-            pair = 24 if metric.kind == "closed_form" else 8 * k * hidden_layers
-            block = 2.5 * max(_ROWWISE, m * pair)  # a block of rows, its gradient, and what is added up
-    steps = b * n * max(metric_step, encoder_step) + block
-    if spec.run.workers > 1:  # gathered from all workers, with gradients
-        steps += 2 * b * m * (d + (out if learned else 0))
-    diagnosis = 0.0
-    if spec.run.diagnose_every:
-        width = 2 * (k + out) if learned else 2 * d
-        diagnosis = b * (5 * min(_DIAGNOSED, n) * m + n * (2 * d + width)) + 64 * m
-    return max(steps, diagnosis)
-
-
-def _tiles(spec: TrainSpec, n: int, m: int) -> int:
-    """trainer.loss.tiled: four buffers of a tile, and kept exponentials of z and s as far as there is room for them."""
-    b, tile, keep = _width(spec), spec.sampling.tile or 0, (spec.sampling.keep_mb or 0) * MB
-    if spec.metric.kind in ("pair_mlp", "closed_form"):
-        return 0
-    scratch = 4 * b * min(tile, n) * min(tile, m)
-    if spec.sampling.negatives == "bank":
-        return scratch
-    return scratch + min(keep, (1 if spec.metric.kind == "uniform" else 2) * b * n * m)
-
-
-def _bank(spec: TrainSpec, shape: GraphShape) -> float:
-    """trainer.methods.bank: two tables, and the metric's outputs on them for this step and the one before."""
-    b, d, n = _width(spec), spec.encoder.dim, shape.nodes
-    k = {"uniform": 0, "cosine": d}.get(spec.metric.kind, spec.metric.out_dim)
-    return b * n * (2 * d + 4 * k) + (2 * b + 8) * n + b * min(n, _BANK_ROWS) * (2 * d + 6 * k)
 
 
 def _export(spec: TrainSpec, shape: GraphShape) -> float:

@@ -33,12 +33,12 @@ _ADVICE = {
     "features": "Import the graph with `nml datasets import`: imported features stay on disk.",
     "loading": "Import your own graph with `nml datasets import`, which reads it by pieces; a public one is read anew "
     "only once, and less is needed then.",
-    "optimiser": "Lower encoder.hidden, encoder.dim or metric.hidden.",
-    "bank": "Set sampling.negatives=batch, or lower encoder.dim.",
+    "optimiser": "Lower encoder.hidden, encoder.dim or method.metric.hidden.",
+    "tables": "Set sampling.negatives=batch, lower encoder.dim, or choose a method that keeps less.",
     "views": "Lower sampling.batch_size or sampling.num_neighbors.",
     "tiles": "Lower sampling.keep_mb or sampling.tile.",
     "encoding": "Lower encoder.hidden, sampling.batch_size or sampling.num_neighbors.",
-    "contrast": "Lower encoder.dim or metric.hidden, or set sampling.negatives=batch.",
+    "contrast": "Lower encoder.dim or method.metric.hidden, or set sampling.negatives=batch.",
     "evaluation": "Lower evaluation.max_cluster_nodes, evaluation.max_pairs_nodes and evaluation.max_probe_nodes.",
     "export": "Lower encoder.hidden and encoder.dim.",
 }
@@ -146,7 +146,7 @@ def _reductions(plan: Plan, shape: GraphShape) -> Iterator[dict[str, Any]]:
     if sampling.keep_mb or tile > SMALLEST_TILE:
         yield {"tile": max(min(SMALLEST_TILE, tile), tile // 2), "keep_mb": 0}
     if batch is None:
-        for seeds in BATCHES:
+        for seeds in BATCHES if "cached" in plan.spec.method.scopes else ():
             if seeds <= shape.nodes // 2:
                 yield {"batch_size": seeds, "num_neighbors": (-1,) * plan.spec.encoder.layers}
         return
@@ -162,18 +162,21 @@ def size(count: float) -> str:
 
 def _candidates(spec: TrainSpec, shape: GraphShape) -> Iterator[tuple[TrainSpec, str]]:
     """Ways to fill in the spec, best first, each with its reason."""
-    for scope, why in _scopes(spec.sampling, shape):
+    for scope, why in _scopes(spec, shape):
         for batch in _batches(spec, shape, scope):
             part = "the whole graph at once" if batch is None else f"batches of {batch}"
             for tile, keep in _tiles(spec.sampling):
                 yield _filled(spec, scope, batch, tile, keep), f"{why}; {part}"
 
 
-def _scopes(sampling: SamplingSpec, shape: GraphShape) -> list[tuple[str, str]]:
+def _scopes(spec: TrainSpec, shape: GraphShape) -> list[tuple[str, str]]:
+    sampling, method = spec.sampling, spec.method
     if sampling.negatives is not None:
         return [(sampling.negatives, f"scope {sampling.negatives} as asked")]
     if sampling.batch_size is not None:
         return [("batch", "scope batch, because a batch size was given")]
+    if "batch" not in method.scopes:
+        return [("graph", f"every node at once, as {method.name} needs it")]
     if shape.nodes > EXACT_UP_TO:
         return [("batch", f"scope batch: more than {EXACT_UP_TO} nodes, where exact contrast takes too long")]
     exact = ("graph", f"exact contrast: at most {EXACT_UP_TO} nodes")
@@ -189,6 +192,8 @@ def _batches(spec: TrainSpec, shape: GraphShape, scope: str) -> list[int | None]
     sizes: list[int | None] = [size for size in BATCHES if size <= most] or [most]
     samples = spec.sampling.num_neighbors is not None and any(k >= 0 for k in spec.sampling.num_neighbors)
     whole = scope == "graph" and spec.run.workers == 1 and not samples
+    if scope == "graph" and "cached" not in spec.method.scopes:
+        return [None]
     return [None, *sizes] if whole else sizes if scope == "graph" else sizes[1:] or sizes
 
 

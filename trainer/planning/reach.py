@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from trainer.config import TrainSpec
+from trainer.methods.interface import Scope
 from trainer.planning.shape import GraphShape
+from trainer.spec.training import SamplingSpec
 
 _SKEW = 4  # times the mean degree of those found by following edges; 3 to 4 in the public sets
 
@@ -59,3 +61,10 @@ def contrasted(spec: TrainSpec, shape: GraphShape) -> tuple[int, int]:
         return -(-n // workers), n
     anchors = min(batch, n)
     return anchors, n if spec.sampling.negatives == "bank" else min(n, anchors * workers)
+
+
+def scope_of(sampling: SamplingSpec) -> Scope:
+    """What a planned section asks of a method."""
+    if sampling.negatives == "graph":
+        return "whole" if sampling.batch_size is None else "cached"
+    return "bank" if sampling.negatives == "bank" else "batch"

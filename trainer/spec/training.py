@@ -13,7 +13,7 @@ DEFAULT_KEEP_MB = 1_024
 
 
 class OptimiserSpec(Spec):
-    """Adam with L2 weight decay; one optimiser for the encoder, one for M."""
+    """How the encoder, and what the method trains with it, is optimised."""
 
     epochs: int = Field(100, ge=1, le=1_000_000, description="T_E: outer iterations, one encoder step each")
     lr: float = Field(5e-4, gt=0, le=1, description="learning rate of the encoder")
@@ -23,8 +23,13 @@ class OptimiserSpec(Spec):
         "scope; none: each takes lr",
     )
     weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on the encoder")
-    metric_lr: float | None = Field(None, gt=0, le=1, description="learning rate of M; none: as the encoder's")
-    metric_weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on M")
+    kind: Literal["adam", "adamw"] = Field("adam", description="adam adds weight decay to the gradient, adamw to the step")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="cosine: lr falls to 0 at the last epoch")
+    warmup_epochs: int = Field(0, ge=0, le=1_000_000, description="epochs over which lr rises from 0")
+    patience: int | None = Field(
+        None, ge=1, le=1_000_000,
+        description="stop after so many epochs without a lower loss, and export the encoder of the best; none: never",
+    )  # fmt: skip
 
 
 class SamplingSpec(Spec):

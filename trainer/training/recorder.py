@@ -50,7 +50,7 @@ class Recorder:
             "resume" if progress.epoch or progress.steps else "start", epoch=progress.epoch, spec_hash=self.plan.name,
             version=version(), device=str(device), nodes=graph.num_nodes, edges=graph.num_edges,
             tags={
-                "dataset": spec.data.name, "method": spec.method, "metric": spec.metric.kind,
+                "dataset": spec.data.name, "method": spec.method.name, **spec.method.tags(),
                 "preset": spec.preset or "", "protocol": spec.evaluation.protocol, "seed": str(spec.run.seed),
                 "version": version(), "device": str(device), "negatives": spec.sampling.negatives or "",
                 "torch": torch.__version__,

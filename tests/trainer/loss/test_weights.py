@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from trainer.methods.weights import AUC_PAIRS, auc_below, describe_activity, weight_report
+from trainer.loss.weights import AUC_PAIRS, auc_below, describe_activity, weight_report
 
 
 def example(n: int, a: int, strength: float, unlabelled: int = 0):
