@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainer.errors import InvalidInput
 from trainer.methods import BY_NAME, METHODS
@@ -24,10 +25,27 @@ from trainer.spec.training import OptimiserSpec, RunSpec, SamplingSpec
 
 
 def _named(method: Any) -> Any:
-    """`"grace"` stands for `{"name": "grace"}`, and no name for nml."""
-    if isinstance(method, str):
-        return {"name": method}
-    return {"name": "nml", **method} if isinstance(method, dict) else method
+    """`"grace"` stands for `{"name": "grace"}`, and no name for nml. What is wrong is told with what there is instead."""
+    if isinstance(method, Method):
+        return method
+    document = {"name": method} if isinstance(method, str) else method
+    if not isinstance(document, dict):
+        raise PydanticCustomError("method_type", "should be the name of a method, or an object with its settings")
+    document = {"name": "nml", **document}
+    name = document["name"]
+    known = BY_NAME.get(name) if isinstance(name, str) else None
+    if known is None:
+        names = ", ".join(BY_NAME)
+        raise PydanticCustomError("unknown_method", "unknown method (expected one of {names})", {"names": names})
+    fields = [field for field in known.model_fields if field != "name"]
+    has = f"has {', '.join(fields)}" if fields else "has no settings"
+    unknown = PydanticCustomError("unknown_setting", "unknown key; {name} {has}", {"name": name, "has": has})
+    wrong = [
+        InitErrorDetails(type=unknown, loc=(name, key), input=None) for key in document if key not in known.model_fields
+    ]
+    if wrong:
+        raise ValidationError.from_exception_data("method", wrong)
+    return document
 
 
 if TYPE_CHECKING:
@@ -68,7 +86,7 @@ class TrainSpec(Spec):
         moved = [name for name in ("objective", "metric") if isinstance(document, dict) and name in document]
         if moved:
             raise ValueError(
-                f"{moved[0]} is no section any more: settings of a method stand under `method`, "
+                f"{moved[0]}: there is no such section any more; settings of a method stand under `method`, "
                 f"{'its metric under `method.metric`' if moved[0] == 'metric' else 'as in method.temperature'}. "
                 "A run directory of an earlier release cannot go on; train it again"
             )

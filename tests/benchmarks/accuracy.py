@@ -18,7 +18,7 @@ from trainer.config import parse_spec
 from trainer.files.documents import apply_overrides
 from trainer.presets import preset_document
 
-VARIANTS = {"nml-official": [], "uniform": ["metric.kind=uniform"], "cosine": ["metric.kind=cosine"]}
+VARIANTS = {"nml-official": [], "uniform": ["method.metric.kind=uniform"], "cosine": ["method.metric.kind=cosine"]}
 PAPER_ACCURACY = {
     "cora": {"nml-official": 84.93, "uniform": 82.82, "cosine": 83.87},
     "citeseer": {"nml-official": 73.37, "uniform": 70.31, "cosine": 71.18},

@@ -187,7 +187,7 @@ def width_benchmark(n: int, repeats: int) -> None:
         "encoder": stepper("kept", "encoder", narrow),
     }
     seconds = interleaved(candidates, repeats)
-    print(f"N = {n:,}, metric step as in an epoch, metric.dim {NARROW} beside {DIM}: ", end="")
+    print(f"N = {n:,}, metric step as in an epoch, method.metric.dim {NARROW} beside {DIM}: ", end="")
     print(f"{seconds['wide'] / seconds['narrow']:.2f}× as fast; ", end="")
     print(f"an encoder step takes {seconds['encoder'] / seconds['narrow']:.1f} of it\n", flush=True)
 
@@ -231,13 +231,13 @@ def epoch_benchmark(repeats: int) -> None:
     dense_x = graph.x.to_dense() if graph.x.layout == torch.sparse_csr else graph.x
     published = PublishedModel(dense_x, graph.edge_index, tau=0.5, alpha=0.1, lr=1e-4, inner_steps=5)
     candidates["published"] = published.epoch
-    once, ours = "objective.inner_recompute=false", preset_document("nml", "photo")
+    once, ours = "method.inner_recompute=false", preset_document("nml", "photo")
     variants = {
         "published settings, encode once": (document, [once]),
         "published settings, encode once, nothing kept": (document, [once, "sampling.keep_mb=0"]),
         "published settings, re-encode": (document, []),
         "preset nml": (ours, []),
-        f"preset nml, metric.dim {NARROW}": (ours, [f"metric.dim={NARROW}"]),
+        f"preset nml, method.metric.dim {NARROW}": (ours, [f"method.metric.dim={NARROW}"]),
     }
     for name, (settings, overrides) in variants.items():
         candidates[name] = one_epoch(apply_overrides(settings, overrides), graph)

@@ -22,7 +22,7 @@ from typing import Any
 
 GROWTH = (62_500, 250_000, 1_000_000)
 SMALL_MODEL = {
-    "encoder": {"hidden": 256, "dim": 128}, "metric": {"hidden": 128}, "objective": {"inner_steps": 2},
+    "encoder": {"hidden": 256, "dim": 128}, "method": {"inner_steps": 2, "metric": {"hidden": 128}},
 }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     sampling: dict[str, Any] = {"negatives": "graph", "keep_mb": 0}
     if batch_size:
         sampling |= {"batch_size": batch_size, "num_neighbors": [-1, -1]}
-    document = preset_document("nml", "physics") | {"objective": {"inner_steps": 2}, "sampling": sampling}
+    document = preset_document("nml", "physics") | {"method": {"inner_steps": 2}, "sampling": sampling}
     method = build_method(parse_spec(document), graph)
     started = time.perf_counter()
     for views in method.views(1):
