@@ -16,6 +16,7 @@ from service.cli import (
     inspect,
     jobs,
     keys,
+    methods,
     neighbors,
     new_nodes,
     serve,
@@ -40,6 +41,7 @@ app.add_typer(sweep.app, name="sweep")
 app.command("estimate")(estimate.estimate)
 app.command("evaluate")(inspect.evaluate)
 app.add_typer(datasets.app, name="datasets")
+app.command("methods")(methods.methods)
 app.command("presets")(inspect.presets)
 app.command("serve")(serve.serve)
 app.add_typer(keys.app, name="keys")

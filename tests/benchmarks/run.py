@@ -26,10 +26,10 @@ from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import TrainerError
 from trainer.files.documents import apply_overrides
+from trainer.learning.learner import Learner
 from trainer.loss import nml_loss
 from trainer.loss.nml import nml_terms
 from trainer.loss.tiled import TileMemory
-from trainer.methods import build_method
 from trainer.nn import products
 from trainer.presets import preset_document
 from trainer.spec.data import DataSpec, SyntheticSpec
@@ -249,14 +249,13 @@ def epoch_benchmark(repeats: int) -> None:
 
 def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], object]:
     """An epoch as a run takes it: with the backend that the run would choose."""
-    spec = parse_spec(document)
-    method = build_method(spec, graph)
+    learner = Learner(parse_spec(document), graph)
     state = {"epoch": 0}
 
     def go() -> None:
         state["epoch"] += 1
-        for views in method.views(state["epoch"]):
-            method.step(views)
+        for step in learner.steps_of(state["epoch"]):
+            learner.step(step)
 
     return with_backend(products.quickest(1_024), go)
 

@@ -139,7 +139,7 @@ def test_fields_are_named_as_in_the_paper_and_in_the_unit_of_the_base():
 def test_short_names_differ_even_where_one_path_ends_in_another():
     paths = ["encoder.hidden", "method.metric.hidden", "a.b", "c.a.b", "optimiser.lr"]
     assert short_names(paths) == {
-        "encoder.hidden": "encoder.hidden", "method.metric.hidden": "method.metric.hidden", "a.b": "a.b", "c.a.b": "c.a.b",
+        "encoder.hidden": "encoder.hidden", "method.metric.hidden": "metric.hidden", "a.b": "a.b", "c.a.b": "c.a.b",
         "optimiser.lr": "lr",
     }  # fmt: skip
 

@@ -286,7 +286,9 @@ def test_space_of_which_nothing_can_be_trained_names_the_fields_that_clash(algor
         "method.temperature": {"kind": "choice", "values": [0.026, 0.027]},
         "encoder.dim": {"kind": "choice", "values": [64, 128]},
     }
-    with pytest.raises(InvalidInput, match=r"method.metric.learn_scale=true with method.temperature=0.02[67]") as caught:
+    with pytest.raises(
+        InvalidInput, match=r"method.metric.learn_scale=true with method.temperature=0.02[67]"
+    ) as caught:
         suggest(sweep(space, base=FIXED_SCALE, algorithm=algorithm), {}, ())
     assert "encoder.dim" not in str(caught.value), "which has no part in it"
     assert len(str(caught.value).splitlines()) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from service.cli.spec_options import Asked
 from service.cli.sweep_report import print_outcome
 from service.cli.sweep_spec import assemble_sweep, shrink
 from service.cli.sweep_table import Standing, head_line, line_of, render, time_left, watching
@@ -93,7 +94,7 @@ def test_options_alone_make_a_sweep_of_the_preset_with_its_whole_space():
 
 def test_a_file_is_the_sweep_and_options_after_it_override_its_fields(tmp_path: Path):
     file = tmp_path / "sweep.yaml"
-    file.write_text("base: {objective: {temperature: 0.4}, run: {seed: 3}}\ntrials: 7\nscheduler: {reduction: 3}\n")
+    file.write_text("base: {method: {temperature: 0.4}, run: {seed: 3}}\ntrials: 7\nscheduler: {reduction: 3}\n")
     spec = asked(str(file), "--trials", "9", "--scheduler", "none", "--set", "run.seed=5")
     assert (spec.base.method.temperature, spec.base.run.seed, spec.trials) == (0.4, 5, 9)
     assert (spec.scheduler.kind, spec.scheduler.reduction) == ("none", 3)
@@ -157,7 +158,7 @@ def test_smoke_shrinks_whatever_was_asked_and_again_changes_nothing():
 
 
 def test_smoke_without_a_spec_searches_digits_with_the_default_space():
-    small = shrink(assemble_sweep(None, None, None, [], {"trials": 2}))
+    small = shrink(assemble_sweep(Asked(), {"trials": 2}))
     assert (small.base.data.name, small.trials, small.max_epochs) == ("digits", 2, 10)
 
 
