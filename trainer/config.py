@@ -91,8 +91,8 @@ class TrainSpec(Spec):
             )
         if self.encoder.norm == "batch" and (asked == "cached" or self.run.workers > 1):
             raise ValueError(
-                "encoder.norm=batch needs all rows of a step in one pass, so neither cached gradients nor several workers "
-                "can have it. Set encoder.norm to layer or none"
+                "encoder.norm=batch needs all rows of a step in one pass, so neither cached gradients nor several "
+                "workers can have it. Set encoder.norm to layer or none"
             )
         if self.encoder.diffusion == "ppr" and (asked not in (None, "whole") or self.run.workers > 1):
             raise ValueError(

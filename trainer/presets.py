@@ -34,9 +34,8 @@ def preset_document(preset: str, dataset: str) -> dict[str, Any]:
         raise InvalidInput(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     method, sections = PRESETS[preset]
     document = sections(dataset)
-    return {
-        "preset": preset, "data": {"name": dataset}, **document, "method": {"name": method, **document.get("method", {})}
-    }  # fmt: skip
+    settings = {"name": method, **document.get("method", {})}
+    return {"preset": preset, "data": {"name": dataset}, **document, "method": settings}
 
 
 def preset_spec(preset: str, dataset: str) -> TrainSpec:

@@ -5,8 +5,8 @@ in-degree over the whole graph: what `Encoder.readout` computes at once on `Prop
 
 A *sweep* reads one table of rows and writes the next. Sweep k sums the messages of layer k; what is narrower is
 gathered: with fan_in <= fan_out rows are summed and then multiplied by W(k), else the sweep before (sweep -1 for the
-features) has already multiplied them, as it always has if features are sparse. Smoothing (`encoder.smoothing`) is a sweep each
-that only sums.
+features) has already multiplied them, as it always has if features are sparse. Each step of smoothing
+(`encoder.smoothing`) is a sweep that only sums.
 
 Memory: about `buffer_mb`, some 30 bytes a node for degrees and node lists, the encoder. Disk: two tables at a time.
 An encoder with diffusion sees the whole graph at once, as it did in training; the table is then only written here.

@@ -52,8 +52,8 @@ def embed_new_nodes(
         raise InvalidInput(f"{m} new nodes; send 1 to {MOST_NODES:,} at a time.")
     if encoder.diffused is not None:
         raise InvalidInput(
-            "this encoder sees the whole graph through personalised PageRank (encoder.diffusion), so a new node changes "
-            "every embedding. Train again with the new nodes in the graph."
+            "this encoder sees the whole graph through personalised PageRank (encoder.diffusion), so a new node "
+            "changes every embedding. Train again with the new nodes in the graph."
         )
     x = preparation.apply(features_of(arrays, m, preparation.width))
     node = _integers(arrays, "edge_node", 0)

@@ -181,8 +181,8 @@ class NegativeMetricLearning(Method):
         alone = spec.run.workers == 1 and spec.sampling.negatives != "bank"
         if self.metric.kind in ("pair_mlp", "closed_form") and not alone:
             raise ValueError(
-                f"method.metric.kind {self.metric.kind} looks at single pairs and cannot use a bank or several workers. "
-                "Choose siamese_negcos, or sampling.negatives=batch with run.workers=1"
+                f"method.metric.kind {self.metric.kind} looks at single pairs and cannot use a bank or several "
+                "workers. Choose siamese_negcos, or sampling.negatives=batch with run.workers=1"
             )
 
     @classmethod
