@@ -157,8 +157,9 @@ def _step_size(spec: TrainSpec, shape: GraphShape) -> StepSize:
     encoder = sum(narrow * wide + wide for narrow, wide in itertools.pairwise(_widths(spec, shape)))
     return StepSize(
         nodes=shape.nodes, edges=shape.edges, features=shape.features, rows=rows, columns=columns,
-        dim=_widths(spec, shape)[-1], number=_width(spec), parameters=encoder, tile=spec.sampling.tile or 0, keep=(spec.sampling.keep_mb or 0) * MB,
-        scope=scope_of(spec.sampling), workers=spec.run.workers, diagnoses=spec.run.diagnose_every > 0,
+        dim=_widths(spec, shape)[-1], number=_width(spec), parameters=encoder, tile=spec.sampling.tile or 0,
+        keep=(spec.sampling.keep_mb or 0) * MB, scope=scope_of(spec.sampling), workers=spec.run.workers,
+        diagnoses=spec.run.diagnose_every > 0,
     )  # fmt: skip
 
 
