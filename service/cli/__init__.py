@@ -18,6 +18,7 @@ from service.cli import (
     keys,
     neighbors,
     new_nodes,
+    paper,
     serve,
     submit,
     sweep,
@@ -58,6 +59,7 @@ app.command("unpublish")(embeddings.unpublish)
 app.command("index")(embeddings.index)
 app.command("embed")(new_nodes.embed)
 app.command("classify")(new_nodes.classify)
+app.command("paper")(paper.paper)
 app.command("demo")(demo.demo)
 
 
