@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainer.errors import InvalidInput
 from trainer.methods import BY_NAME, METHODS
-from trainer.methods.interface import Method
+from trainer.methods.interface import Method, Scope
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.spec.base import Spec, explain
 from trainer.spec.data import DataSpec
@@ -107,10 +107,27 @@ class TrainSpec(Spec):
                 f"{method.name} cannot be trained with {what}; it knows: {', '.join(method.scopes)}. "
                 "Leave sampling.negatives and sampling.batch_size out, or choose another method"
             )
+        if self.encoder.norm == "batch" and (asked == "cached" or self.run.workers > 1):
+            raise ValueError(
+                "encoder.norm=batch needs all rows of a step in one pass, so neither cached gradients nor several "
+                "workers can have it. Set encoder.norm to layer or none"
+            )
+        if self.encoder.diffusion == "ppr" and (asked not in (None, "whole") or self.run.workers > 1):
+            raise ValueError(
+                "encoder.diffusion=ppr needs the whole graph in one process: leave sampling.negatives and "
+                "sampling.batch_size out and set run.workers to 1"
+            )
         if self.run.workers > 1 and not method.teams:
             raise ValueError(f"{method.name} trains in one process; set run.workers to 1")
         method.check(self)
         return self
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """What the method and the encoder can do together, for the planner."""
+        if self.encoder.diffusion == "ppr":
+            return ("whole",)
+        return tuple(scope for scope in self.method.scopes if scope != "cached" or self.encoder.norm != "batch")
 
 
 def spec_hash(spec: TrainSpec) -> str:

@@ -177,7 +177,7 @@ def train(
         figures = progress.end_epoch()
         learner.take_note(figures)
         figures |= {"seconds": time.perf_counter() - epoch_started, "rss_mb": peak_rss() / 2**20}
-        if recorder.leads and _is_due(epoch, spec.run.diagnose_every, also=1):
+        if step is not None and recorder.leads and _is_due(epoch, spec.run.diagnose_every, also=1):
             figures |= learner.diagnose(step)
         step = None  # embeddings and their autograd graph: not beside the watch, nor the next epoch's
         if recorder.leads and _is_due(epoch, spec.evaluation.watch_every, also=epochs):

@@ -34,9 +34,8 @@ def preset_document(preset: str, dataset: str) -> dict[str, Any]:
         raise InvalidInput(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     method, sections = PRESETS[preset]
     document = sections(dataset)
-    return {
-        "preset": preset, "data": {"name": dataset}, **document, "method": {"name": method, **document.get("method", {})}
-    }  # fmt: skip
+    settings = {"name": method, **document.get("method", {})}
+    return {"preset": preset, "data": {"name": dataset}, **document, "method": settings}
 
 
 def preset_spec(preset: str, dataset: str) -> TrainSpec:
@@ -56,12 +55,13 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     method, data = _method_name(document.get("method")), document.get("data", {})
     dataset = data.get("name", "digits") if isinstance(data, dict) else None
     preset = document.get("preset", DEFAULT_PRESET if method is None else method)
-    known = isinstance(preset, str) and isinstance(dataset, str) and (method is None or method in BY_NAME)
-    if not known:
+    if not isinstance(preset, str) or not isinstance(dataset, str) or method not in (None, *BY_NAME):
         return document
     under = preset_document(preset, dataset)
     if method is not None and method != under["method"]["name"]:
-        raise InvalidInput(f"preset {preset} is of method {under['method']['name']}, and method is {method}. Leave one out.")
+        raise InvalidInput(
+            f"preset {preset} is of method {under['method']['name']}, and method is {method}. Leave one out."
+        )
     over = document if not isinstance(document.get("method"), str) else {**document, "method": {"name": method}}
     return merged(under, over)
 

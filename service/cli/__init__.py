@@ -19,6 +19,7 @@ from service.cli import (
     methods,
     neighbors,
     new_nodes,
+    paper,
     serve,
     submit,
     sweep,
@@ -60,6 +61,7 @@ app.command("unpublish")(embeddings.unpublish)
 app.command("index")(embeddings.index)
 app.command("embed")(new_nodes.embed)
 app.command("classify")(new_nodes.classify)
+app.command("paper")(paper.paper)
 app.command("demo")(demo.demo)
 
 

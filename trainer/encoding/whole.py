@@ -48,7 +48,7 @@ class WholeGraph(Encoding):
         """Embeddings of the clean graph in eval mode, [N, dim]: what the layer-wise export must equal."""
         was_training = self.encoder.training
         self.encoder.eval()
-        embeddings: Tensor = self.encoder(self.x, self.clean)
+        embeddings = self.encoder.readout(self.x, self.clean)
         self.encoder.train(was_training)
         return embeddings
 

@@ -26,9 +26,10 @@ def embed(run_dir: str | Path, graph: Graph) -> np.ndarray:
     """
     run = Path(run_dir)
     encoder = read_encoder(run / "embeddings" / ENCODER_FILE, read_spec(run).encoder)
-    width = encoder.weights[0].shape[0]
-    if graph.num_features != width:
-        raise InvalidInput(f"{run} was trained on {width} features, and this graph has {graph.num_features}.")
+    if graph.num_features != encoder.num_features:
+        raise InvalidInput(
+            f"{run} was trained on {encoder.num_features} features, and this graph has {graph.num_features}."
+        )
     return embed_in_memory(encoder, graph)
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput
@@ -87,7 +87,7 @@ def export_embeddings(
     write_atomically(encoder_file, lambda path: _write_encoder(path, encoder, digest))
     files = [vectors_file, ids_file, *([] if labels is None else [labels_file]), encoder_file]
     manifest = {
-        "rows": len(ids), "dim": encoder.weights[-1].shape[1], "dtype": "float32",
+        "rows": len(ids), "dim": encoder.dim, "dtype": "float32",
         "id_type": "int" if is_int else "str",
         "files": {file.name: sha256(file) for file in files},
         "model_sha256": digest, "graph_sha256": graph_sha256, **provenance,
@@ -128,19 +128,24 @@ def read_encoder(file: Path, spec: EncoderSpec) -> Encoder:
         InvalidInput: the file cannot be read, or holds no encoder of this spec.
     """
     try:
-        tensors = load_file(file)
-        first = tensors["weights.0"]
-        encoder = Encoder(first.shape[0], spec, generator=torch.Generator()).to(first.dtype)
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        encoder = Encoder(int(about["features"]), spec, generator=torch.Generator())
+        encoder = encoder.to(getattr(torch, about["dtype"]))
         encoder.load_state_dict(tensors)
-    except (OSError, SafetensorError, KeyError, IndexError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, AttributeError, RuntimeError) as error:
         raise InvalidInput(f"{file}: holds no encoder of this spec ({error}). Export it again.") from error
     return encoder.eval()
 
 
 def _write_encoder(path: Path, encoder: Encoder, digest: str) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in encoder.state_dict().items()}
-    widths = [*(str(weight.shape[0]) for weight in encoder.weights), str(encoder.weights[-1].shape[1])]
-    about = {"format": "pt", "widths": ",".join(widths), "activation": encoder.activation.name, "model_sha256": digest}
+    dtype = str(next(encoder.parameters(), torch.empty(0)).dtype).removeprefix("torch.")
+    about = {
+        "format": "pt", "features": str(encoder.num_features), "dtype": dtype,
+        "spec": encoder.spec.model_dump_json(), "model_sha256": digest,
+    }  # fmt: skip
     save_file(tensors, path, metadata=about)
 
 

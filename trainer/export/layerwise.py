@@ -1,13 +1,15 @@
 """Exact embeddings of a graph that need not fit in memory: layer by layer over all nodes, in pieces.
 
 H(k+1)[piece] = σ(Â[piece, :] H(k) W(k) + b(k)) in eval mode, Â = D^{-1/2} (A + I) D^{-1/2} with D = 1 + weighted
-in-degree over the whole graph: what the encoder computes at once on `Propagation.whole()`, up to rounding.
+in-degree over the whole graph: what `Encoder.readout` computes at once on `Propagation.whole()`, up to rounding.
 
 A *sweep* reads one table of rows and writes the next. Sweep k sums the messages of layer k; what is narrower is
 gathered: with fan_in <= fan_out rows are summed and then multiplied by W(k), else the sweep before (sweep -1 for the
-features) has already multiplied them, as it always has if features are sparse.
+features) has already multiplied them, as it always has if features are sparse. Each step of smoothing
+(`encoder.smoothing`) is a sweep that only sums.
 
 Memory: about `buffer_mb`, some 30 bytes a node for degrees and node lists, the encoder. Disk: two tables at a time.
+An encoder with diffusion sees the whole graph at once, as it did in training; the table is then only written here.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, NonFinite
 from trainer.export.scratch import Scratch, Table, create_table, discard_scratch, open_table, write_rows
 from trainer.export.sums import ENTRY_BYTES, Source, aggregate, closures, inverse_root_degrees, sparse_times
-from trainer.nn.activation import Activation
 from trainer.nn.encoder import Encoder
+from trainer.nn.sparse import SparseOperator, rows_of
+from trainer.nn.views import Propagation
 
 Progress = Callable[[int, int], None]  # rows done and rows in all, summed over sweeps
 
@@ -65,7 +68,7 @@ def embed_layerwise(
         raise InvalidInput(f"{rows} are not nodes of {graph.name}. Give range(a, b), 0 <= a < b <= {graph.num_nodes}.")
     layers = layers_of(encoder, graph)
     key = {
-        "model": model_digest, "graph": graph_digest or graph.fingerprint(), "dtype": str(layers.weights[0].dtype),
+        "model": model_digest, "graph": graph_digest or graph.fingerprint(), "dtype": str(layers.like.dtype),
         "rows": None if rows is None else [rows.start, rows.stop], "buffer_mb": buffer_mb,
     }  # fmt: skip
     scratch = Scratch(target, key)
@@ -82,8 +85,8 @@ def embed_layerwise(
 
 
 def model_digest(encoder: Encoder) -> str:
-    """SHA-256 over the encoder's weights and activation: what embeddings of a given graph depend on."""
-    digest = hashlib.sha256(f"{encoder.activation.name};".encode())
+    """SHA-256 over the encoder's spec and weights: what embeddings of a given graph depend on."""
+    digest = hashlib.sha256(f"{encoder.num_features};{encoder.spec.model_dump_json()};".encode())
     for name, value in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -96,47 +99,85 @@ class Layers:
 
     weights: list[Tensor]
     biases: list[Tensor]
-    activation: Activation  # in eval mode
+    finishes: list[nn.Module]  # in eval mode
     transforms_first: list[bool]  # false after the last layer, too
+    smoothing: int
+    like: Tensor  # of the precision and on the device of the computation
+    inputs: Table
 
     @property
     def sweeps(self) -> list[int]:
-        return [-1] * self.transforms_first[0] + list(range(len(self.weights)))
+        copies = self.transforms_first[0] or not self.weights
+        return [-1] * copies + list(range(self.hops))
+
+    @property
+    def hops(self) -> int:
+        """How often neighbours are summed."""
+        return len(self.weights) + self.smoothing
 
     def width_written(self, sweep: int) -> int:
-        return self.weights[sweep + self.transforms_first[sweep + 1]].shape[1]
+        if not self.weights:
+            return self.inputs.rows.shape[1]
+        layer = sweep + self._transforms_after(sweep)
+        return self.weights[min(layer, len(self.weights) - 1)].shape[1]
 
     def row_bytes(self, sweep: int, width_read: int) -> int:
         """Memory a row takes while a sweep works on it: sums, products, activations, each with a copy."""
-        widths = width_read + self.weights[max(sweep, 0)].shape[1] + self.width_written(sweep)
-        return 2 * widths * self.weights[0].element_size()
+        at_work = self.width_written(sweep)
+        if max(sweep, 0) < len(self.weights):
+            at_work += self.weights[max(sweep, 0)].shape[1]
+        return 2 * (width_read + at_work) * self.like.element_size()
 
     def after_sum(self, sweep: int, rows: Tensor) -> Tensor:
         """What follows the sums of layer `sweep`, up to what the next sweep sums.  [n, width read] -> [n, written]."""
+        if sweep >= len(self.weights):
+            return rows
         if not self.transforms_first[sweep]:
             rows = rows @ self.weights[sweep]
         rows += self.biases[sweep]
-        if sweep < len(self.weights) - 1:
-            rows = self.activation(rows)
-        if self.transforms_first[sweep + 1]:
+        rows = self.finishes[sweep](rows)
+        if self._transforms_after(sweep):
             rows = rows @ self.weights[sweep + 1]
         return rows
+
+    def _transforms_after(self, sweep: int) -> bool:
+        return sweep < len(self.weights) and self.transforms_first[sweep + 1]
 
 
 def layers_of(encoder: Encoder, graph: Graph) -> Layers:
     """What of the encoder works on rows of this graph; sparse features make the first layer multiply first."""
+    parameter = next(encoder.parameters(), torch.empty(0))
+    like = parameter.detach().new_empty(0)
+    if encoder.diffused is not None:
+        with torch.no_grad():
+            return Layers([], [], [], [False], 0, like, Table(_embed_at_once(encoder, graph), lambda: None))
     weights = [weight.detach() for weight in encoder.weights]
     first = [weight.shape[0] > weight.shape[1] for weight in weights]
-    first[0] = first[0] or graph.x.layout == torch.sparse_csr
-    activation = copy.deepcopy(encoder.activation).eval()  # a copy, so that the encoder's own mode is left alone
-    return Layers(weights, [bias.detach() for bias in encoder.biases], activation, [*first, False])
+    if weights:
+        first[0] = first[0] or graph.x.layout == torch.sparse_csr
+    # copies, so that the encoder's own mode is left alone
+    finishes: list[nn.Module] = [copy.deepcopy(finish).eval() for finish in encoder.finishes]
+    biases = [bias.detach() for bias in encoder.biases]
+    inputs = Table(graph.x, graph.release)
+    return Layers(weights, biases, finishes, [*first, False], encoder.spec.smoothing, like, inputs)
+
+
+def _embed_at_once(encoder: Encoder, graph: Graph) -> Tensor:
+    encoder = copy.deepcopy(encoder).eval()
+    parameter = next(encoder.parameters())
+    x = graph.x.to(parameter)
+    weight = None if graph.weight is None else graph.weight.to(parameter.device)
+    propagation = Propagation(
+        graph.indptr.to(parameter.device), graph.indices.to(parameter.device), weight, parameter.dtype
+    )
+    return encoder.readout(SparseOperator(x) if x.layout == torch.sparse_csr else x, propagation.whole())
 
 
 def _sweep_all(
     layers: Layers, graph: Graph, scratch: Scratch, rows: range | None, buffer: int, progress: Progress
 ) -> None:
     """All sweeps from where `scratch` says; a piece is safe on disk before it counts as done."""
-    sweeps, dtype = layers.sweeps, layers.weights[0].dtype
+    sweeps, dtype = layers.sweeps, layers.like.dtype
     at_most = max(1, buffer // ENTRY_BYTES)
     needed: list[Tensor | None] = [None] * len(sweeps)  # the nodes whose rows a sweep writes
     if rows is not None:
@@ -149,7 +190,7 @@ def _sweep_all(
         path, nodes, count = scratch.table(number), needed[number], counts[number]
         if scratch.rows == 0:
             create_table(path, (count, layers.width_written(sweeps[number])), torch.float32 if final else dtype)
-        table = open_table(scratch.table(number - 1)) if number else Table(graph.x, graph.release)
+        table = open_table(scratch.table(number - 1)) if number else layers.inputs
         held = needed[number - 1] if number else None
         step, compute = _computation(layers, sweeps[number], graph, scale, table, held, buffer)
         for first in range(scratch.rows, count, step):
@@ -173,15 +214,18 @@ def _computation(
     The buffer is shared out: 3/8 to the rows being computed, 3/8 to the entries being summed and the rows they gather,
     1/4 to the part of the table that is mapped or kept.
     """
-    weight = layers.weights[0]
     if table.rows.layout == torch.sparse_csr:
         step = buffer * 3 // 8 // layers.row_bytes(sweep, 0)
         at_most = max(1, buffer * 3 // 8 // ENTRY_BYTES)
-        return max(1, step), lambda nodes: sparse_times(graph, weight, nodes, at_most)
-    source = Source(table, held, weight, buffer // 4)
+        if not layers.weights:
+            return max(1, step), lambda nodes: rows_of(table.rows, nodes).to_dense()
+        return max(1, step), lambda nodes: sparse_times(graph, layers.weights[0], nodes, at_most)
+    source = Source(table, held, layers.like, buffer // 4)
     step = max(1, buffer * 3 // 8 // layers.row_bytes(sweep, source.width))
+    if sweep < 0 and layers.weights:
+        return step, lambda nodes: source.take(nodes) @ layers.weights[0]
     if sweep < 0:
-        return step, lambda nodes: source.take(nodes) @ weight
+        return step, source.take
     gathered = 0 if source.resident is not None else source.row_bytes
     at_most = max(1, buffer * 3 // 8 // (ENTRY_BYTES + gathered))
     return step, lambda nodes: layers.after_sum(sweep, aggregate(graph, scale, source, nodes, at_most))

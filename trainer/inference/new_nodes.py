@@ -26,6 +26,7 @@ from trainer.files.mapped import take
 from trainer.inference.extended import Neighbourhood, neighbourhood, new_edges
 from trainer.inference.features import Preparation, features_of
 from trainer.nn.encoder import Encoder
+from trainer.nn.sparse import rows_of
 
 MOST_NODES = 100_000
 MOST_VALUES = 250_000_000  # numbers in the hidden rows of one layer: a gigabyte
@@ -49,6 +50,11 @@ def embed_new_nodes(
     """
     if not 1 <= m <= MOST_NODES:
         raise InvalidInput(f"{m} new nodes; send 1 to {MOST_NODES:,} at a time.")
+    if encoder.diffused is not None:
+        raise InvalidInput(
+            "this encoder sees the whole graph through personalised PageRank (encoder.diffusion), so a new node "
+            "changes every embedding. Train again with the new nodes in the graph."
+        )
     x = preparation.apply(features_of(arrays, m, preparation.width))
     node = _integers(arrays, "edge_node", 0)
     edges = new_edges(
@@ -57,8 +63,11 @@ def embed_new_nodes(
         _integers(arrays, "edge_direction", len(node)), _integers(arrays, "replaces", m, -1),
     )  # fmt: skip
     with torch.no_grad():
-        around = neighbourhood(graph, edges, len(encoder.weights))
-        vectors = _embed(layers_of(encoder, graph), graph, around, x, edges.place)
+        layers = layers_of(encoder, graph)
+        if layers.hops:
+            vectors = _embed(layers, graph, neighbourhood(graph, edges, layers.hops), x, edges.place)
+        else:
+            vectors = _dense(x).float().numpy()
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         raise InvalidInput(
@@ -78,9 +87,9 @@ def _integers(arrays: Mapping[str, NDArray[Any]], name: str, length: int, value:
 def _embed(
     layers: Layers, graph: Graph, around: Neighbourhood, x: Tensor, place: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    weight = layers.weights[0]
-    scale = around.degree.to(weight.dtype).rsqrt_()
-    source: Source | _Inputs = _Inputs(graph, around.places, x, place, weight, layers.transforms_first[0])
+    like = layers.like
+    scale = around.degree.to(like.dtype).rsqrt_()
+    source: Source | _Inputs = _Inputs(graph, around.places, x, place, layers)
     for layer, nodes in enumerate(around.levels[1:]):
         width = layers.width_written(layer)
         if len(nodes) * width > MOST_VALUES:
@@ -88,7 +97,7 @@ def _embed(
                 f"the embeddings depend on {len(nodes):,} neighbours with {width} values each, more than is kept. Send "
                 "fewer nodes at a time, or leave out edges to nodes with very many neighbours."
             )
-        written = weight.new_empty(len(nodes), width)
+        written = like.new_empty(len(nodes), width)
         at_most = max(1, _BUFFER // (ENTRY_BYTES + source.row_bytes))
         step = max(1, _BUFFER // layers.row_bytes(layer, source.width))
         for first in range(0, len(nodes), step):
@@ -97,7 +106,7 @@ def _embed(
             short = max(0, _FEW - len(piece))  # a product with very few rows rounds otherwise than the export's
             rows = layers.after_sum(layer, torch.cat([sums, sums[:1].expand(short, -1)]) if short else sums)
             written[first : first + step] = rows[: len(piece)]
-        source = Source(Table(written, lambda: None), nodes, weight, _BUFFER)
+        source = Source(Table(written, lambda: None), nodes, like, _BUFFER)
     order = np.searchsorted(np.sort(place), place)  # of the request
     return written.float().numpy()[order]
 
@@ -105,19 +114,17 @@ def _embed(
 class _Inputs:
     """What the first layer sums, by local node: features, or their product with W(0). A `Source` without a table."""
 
-    def __init__(
-        self, graph: Graph, places: NDArray[np.int64], x: Tensor, place: NDArray[np.int64], weight: Tensor, first: bool
-    ):
-        self.graph, self.like = graph, weight
-        self.weight = weight if first else None
-        self.width = weight.shape[1 if first else 0]
+    def __init__(self, graph: Graph, places: NDArray[np.int64], x: Tensor, place: NDArray[np.int64], layers: Layers):
+        self.graph, self.like = graph, layers.like
+        self.weight = layers.weights[0] if layers.transforms_first[0] else None
+        self.width = graph.num_features if self.weight is None else self.weight.shape[1]
         dense = graph.num_features if graph.x.layout != torch.sparse_csr else 0
-        self.row_bytes = (dense + self.width) * 2 * weight.element_size()
+        self.row_bytes = (dense + self.width) * 2 * self.like.element_size()
         self.places = torch.from_numpy(places)
         self.new = torch.full((len(places),), -1)  # which new node it is
         self.new[torch.from_numpy(np.searchsorted(places, place))] = torch.arange(len(place))
-        rows = x if self.weight is None else x.to(weight.dtype) @ self.weight
-        self.rows = rows.to(weight)
+        rows = _dense(x) if self.weight is None else x.to(self.like.dtype) @ self.weight
+        self.rows = rows.to(self.like)
 
     def take(self, nodes: Tensor) -> Tensor:
         """Rows of these ascending local nodes.  [n] -> [n, width]."""
@@ -137,7 +144,12 @@ class _Inputs:
     def _stored(self, nodes: Tensor) -> Tensor:
         graph = self.graph
         if graph.x.layout == torch.sparse_csr:
-            assert self.weight is not None  # sparse features are always multiplied first
+            if self.weight is None:  # an encoder without layers
+                return rows_of(graph.x, nodes).to_dense().to(self.like)
             return sparse_times(graph, self.weight, nodes, _BUFFER // ENTRY_BYTES)
         rows = take(graph.x, nodes, graph.release, _BUFFER).to(self.like)
         return rows if self.weight is None else rows @ self.weight
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x.to_dense() if x.layout == torch.sparse_csr else x

@@ -1,4 +1,4 @@
-"""The contrast of NML-GCL between two views of some nodes: the metric, the negatives it weighs, and the terms of the loss.
+"""The contrast of NML-GCL between two views of some nodes: the metric, the negatives it weighs, the loss's terms.
 
 Anchors meet each other, or a bank of the latest embeddings of all nodes. Metrics that factor go through the tiled
 kernel, the others row block by row block (trainer.nn.metric).

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from trainer.nn.products import add_product, product
 from trainer.spec.training import DEFAULT_TILE
 
-_EXPONENT_LIMIT = {torch.float32: 43.5, torch.float64: 350.0}
+EXPONENT_LIMIT = {torch.float32: 43.5, torch.float64: 350.0}
 
 
 class LogSums(NamedTuple):
@@ -138,7 +138,7 @@ def _check(p: Tensor, v: Tensor, h: Tensor | None, g: Tensor | None) -> None:
         if h.shape[1] != g.shape[1] or (len(h), len(g)) != (len(p), len(v)):
             raise ValueError(f"h and g must be [{len(p)}, k] and [{len(v)}, k], got {tuple(h.shape)}, {tuple(g.shape)}")
         largest += _largest(h, g)
-    limit = _EXPONENT_LIMIT.get(p.dtype)
+    limit = EXPONENT_LIMIT.get(p.dtype)
     if limit is None:
         raise ValueError(f"{p.dtype} is not supported; use float32 or float64")
     if largest >= limit:  # a NaN passes, and shows in the loss
@@ -213,11 +213,11 @@ class _PairSums(torch.autograd.Function):
                 b = _outer_sum(e_row, e_col, at, sweep.scratch(at, 1))
                 b.add_(a).mul_(e)
                 # M learns from small differences of large sums, which rounded products would drown
-                _add_products(dh, dg, b, h, g, at, exact=True)
+                add_products(dh, dg, b, h, g, at, exact=True)
             if wants_z:
                 if e is not None:
                     a.mul_(e)
-                _add_products(dp, dv, a, p, v, at)
+                add_products(dp, dv, a, p, v, at)
         return dp, dv, dh, dg, None, None, None, None
 
 
@@ -233,7 +233,7 @@ def _outer_sum(row: Tensor, column: Tensor | None, at: Tile, out: Tensor) -> Ten
     return torch.add(row[at.rows, None], column[at.columns], out=out)
 
 
-def _add_products(
+def add_products(
     da: Tensor | None, db: Tensor | None, weight: Tensor, a: Tensor, b: Tensor, at: Tile, *, exact: bool = False
 ) -> None:
     """Add a tile's part of d(a·b) weighted by `weight` to the gradients of a and of b."""

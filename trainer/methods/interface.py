@@ -39,6 +39,7 @@ class StepSize:
 
     nodes: int
     edges: int
+    features: int
     rows: int  # anchors that this process holds
     columns: int  # nodes that each of them is compared with
     dim: int  # width of an embedding

@@ -181,8 +181,8 @@ class NegativeMetricLearning(Method):
         alone = spec.run.workers == 1 and spec.sampling.negatives != "bank"
         if self.metric.kind in ("pair_mlp", "closed_form") and not alone:
             raise ValueError(
-                f"method.metric.kind {self.metric.kind} looks at single pairs and cannot use a bank or several workers. "
-                "Choose siamese_negcos, or sampling.negatives=batch with run.workers=1"
+                f"method.metric.kind {self.metric.kind} looks at single pairs and cannot use a bank or several "
+                "workers. Choose siamese_negcos, or sampling.negatives=batch with run.workers=1"
             )
 
     @classmethod
@@ -267,9 +267,7 @@ class NegativeMetricLearning(Method):
         scoped = n if sampling.batch_size is None else min(n, sampling.batch_size * learner.team.size)
         counted = n if sampling.scale == "graph" or sampling.negatives != "batch" else scoped
         reg = self.reg.total(counted)
-        metric = build_metric(
-            width, self.metric, reg=reg, factor=counted - 1, generator=learner.generator("metric")
-        )
+        metric = build_metric(width, self.metric, reg=reg, factor=counted - 1, generator=learner.generator("metric"))
         learner.parts["contrast"] = MetricContrast(
             metric, Bank(n, width) if sampling.negatives == "bank" else None, tau=self.temperature,
             factor=counted - 1, reg=reg, tile=sampling.tile, tiles=learner.tiles, team=learner.team,
@@ -328,11 +326,12 @@ class NegativeMetricLearning(Method):
         contrast = _contrast(learner)
         if self.inner_steps and self._reencodes(learner):
             _encode_again(learner, step)
+        u, v = step.embeddings
         terms = contrast.terms(
-            *step.embeddings, step.views.noise, step.notes["bank"], detach_metric=self.detach_metric, with_nce=True
+            u, v, step.views.noise, step.notes["bank"], detach_metric=self.detach_metric, with_nce=True
         )
         nml, kl, nce = learner.team.total(torch.stack([term.detach() for term in terms])).tolist()
-        columns = contrast.columns(len(step.embeddings[0]))
+        columns = contrast.columns(len(u))
         metrics = {
             "loss": nml + contrast.reg * kl, "nml": nml, "kl": kl, "reg": contrast.reg * kl,
             "i_nml": math.log(contrast.factor + 1) - nml, "i_nce": math.log(columns) - nce,

@@ -1,8 +1,8 @@
 """References that cost nothing: what an embedding is worth without training. Every table needs these rows.
 
-    features    the raw features X
-    sgc         ÂᵏX, features smoothed over the graph (Wu et al., Simplifying Graph Convolutional Networks, ICML 2019)
-    untrained   the encoder with its random first weights
+features    the raw features X
+sgc         ÂᵏX, features smoothed over the graph (Wu et al., Simplifying Graph Convolutional Networks, ICML 2019)
+untrained   the encoder with its random first weights
 """
 
 from __future__ import annotations

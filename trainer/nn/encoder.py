@@ -1,7 +1,8 @@
-"""The graph encoder E: H⁽ᵏ⁺¹⁾ = σ(Â H⁽ᵏ⁾ W⁽ᵏ⁾ + b⁽ᵏ⁾), no activation after the last layer.
+"""The graph encoder E: H⁽ᵏ⁺¹⁾ = σ(norm(Â H⁽ᵏ⁾ W⁽ᵏ⁾ + b⁽ᵏ⁾)); norm and σ follow the last layer only if the spec says so.
 
 Â comes normalised from outside (trainer.nn.views, trainer.encoding.batch_view), so the same layer serves views, the
-clean graph and sampled batches with whole-graph degrees.
+clean graph and sampled batches with whole-graph degrees. The embedding that is exported is `readout`: Âᵏ of the output
+where `encoder.smoothing` is k.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from trainer.nn.activation import Activation
 from trainer.nn.products import matmul
-from trainer.nn.sparse import SparseOperator
+from trainer.nn.sparse import Operator, PersonalisedPageRank, SparseOperator
 from trainer.nn.views import View
 from trainer.spec.encoder import EncoderSpec
 
@@ -26,22 +27,38 @@ class Encoder(nn.Module):
 
     def __init__(self, num_features: int, spec: EncoderSpec, *, generator: torch.Generator):
         super().__init__()
-        widths = [num_features, *[spec.hidden] * (spec.layers - 1), spec.dim]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for fan_in, fan_out in itertools.pairwise(widths):
+        self.num_features, self.spec = num_features, spec
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.finishes = nn.ModuleList()
+        widths = spec.widths(num_features)
+        for layer, (fan_in, fan_out) in enumerate(itertools.pairwise(widths), 1):
             bound = (6 / (fan_in + fan_out)) ** 0.5
             self.weights.append(torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator))
             self.biases.append(torch.zeros(fan_out))
-        self.activation = Activation(spec.activation)
+            self.finishes.append(Finish(spec, fan_out, is_last=layer == spec.layers))
+        self.dim = widths[-1]
+        self.diffused: Encoder | None = None
+        if spec.diffusion == "ppr":
+            self.diffused = Encoder(num_features, spec.model_copy(update={"diffusion": "none"}), generator=generator)
 
     @property
     def is_random(self) -> bool:
         """Whether two passes over the same view differ while training."""
-        return self.activation.is_random and len(self.weights) > 1
+        return any(finish.is_random for finish in self.finishes)
 
     def forward(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
         """Embeddings of the nodes that the view's last adjacency has rows for.  x: [n, F] -> [rows, dim]."""
+        over_edges = self.over_edges(x, view, generator)
+        return over_edges if self.diffused is None else over_edges + self.over_diffusion(x, view, generator)
+
+    def over_diffusion(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
+        """The output of the second encoder alone, over personalised PageRank of a whole graph."""
+        assert self.diffused is not None
+        diffusion = PersonalisedPageRank(view.adjacency(0))
+        return self.diffused.over_edges(x, View((diffusion,), view.columns), generator)
+
+    def over_edges(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
+        """The output of the first encoder alone."""
         hidden: Tensor | SparseOperator = x
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if layer == 0 and view.columns is not None:
@@ -51,13 +68,41 @@ class Encoder(nn.Module):
                 hidden = matmul(adjacency @ hidden, weight) + bias
             else:
                 hidden = adjacency @ (matmul(hidden, weight) if isinstance(hidden, Tensor) else hidden @ weight) + bias
-            if layer < len(self.weights) - 1:
-                hidden = self.activation(hidden, generator)
-        assert isinstance(hidden, Tensor)
+            hidden = self.finishes[layer](hidden, generator)
+        return hidden if isinstance(hidden, Tensor) else hidden.matrix.to_dense()
+
+    def readout(self, x: Features, view: View) -> Tensor:
+        """What is exported, for a whole graph.  x: [N, F] -> [N, dim]."""
+        hidden = self(x, view)
+        for _ in range(self.spec.smoothing):
+            hidden = view.adjacency(0) @ hidden
         return hidden
 
 
-def _aggregates_first(adjacency: SparseOperator, weight: Tensor) -> bool:
+class Finish(nn.Module):
+    """What follows a layer's sums, row by row (in eval mode): normalisation and activation, or nothing."""
+
+    def __init__(self, spec: EncoderSpec, width: int, *, is_last: bool):
+        super().__init__()
+        name = spec.last_activation if is_last else spec.activation
+        self.activation = None if name is None else Activation(name)
+        self.norm: nn.Module | None = None
+        if name is not None and spec.norm == "batch":
+            self.norm = nn.BatchNorm1d(width, momentum=spec.batch_momentum)
+        elif name is not None and spec.norm == "layer":
+            self.norm = nn.LayerNorm(width)
+
+    @property
+    def is_random(self) -> bool:
+        return self.activation is not None and self.activation.is_random
+
+    def forward(self, rows: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if self.norm is not None:
+            rows = self.norm(rows)
+        return rows if self.activation is None else self.activation(rows, generator)
+
+
+def _aggregates_first(adjacency: Operator, weight: Tensor) -> bool:
     """Whether (Â H) W costs less than Â (H W): so it is where W widens, or where Â has far fewer rows than columns."""
     rows, columns = adjacency.shape
     narrow, wide = weight.shape

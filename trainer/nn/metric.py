@@ -16,37 +16,8 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from trainer.nn.activation import Activation
-from trainer.nn.products import matmul
+from trainer.nn.mlp import Mlp, linear
 from trainer.spec.metric import MAX_METRIC_SCALE, METRIC_PIECE, MetricSpec
-
-
-class Tower(nn.Module):
-    """The MLP of a metric: Linear, activation, … , Linear; inner layers have one width, the output may be narrower."""
-
-    def __init__(self, dim: int, spec: MetricSpec, *, generator: torch.Generator):
-        super().__init__()
-        widths = [dim, *[spec.hidden] * spec.hidden_layers, spec.out_dim]
-        self.layers = nn.ModuleList(
-            _xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths)
-        )
-        self.activation = Activation(spec.activation)
-
-    def forward(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        for layer in self.layers[:-1]:
-            x = self.activation(_linear(layer, x), noise)
-        return _linear(self.layers[-1], x)
-
-
-def _linear(layer: nn.Module, x: Tensor) -> Tensor:
-    assert isinstance(layer, nn.Linear)
-    return matmul(x, layer.weight.T) + layer.bias
-
-
-def _xavier(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.Linear(fan_in, fan_out)
-    nn.init.xavier_uniform_(layer.weight, generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class FactorMetric(nn.Module, ABC):
@@ -83,8 +54,9 @@ class LearnedCosine(FactorMetric):
         super().__init__()
         self.sign = -1.0 if spec.kind == "siamese_negcos" else 1.0
         self.unit_input = spec.input == "unit"
-        self.left = Tower(dim, spec, generator=generator)
-        self.right = Tower(dim, spec, generator=generator) if spec.kind == "two_tower" else None
+        widths = [dim, *[spec.hidden] * spec.hidden_layers, spec.out_dim]
+        self.left = Mlp(widths, spec.activation, generator=generator)
+        self.right = Mlp(widths, spec.activation, generator=generator) if spec.kind == "two_tower" else None
         self.scale = nn.Parameter(torch.tensor(spec.scale), requires_grad=spec.learn_scale)
 
     def forward(self, u: Tensor, v: Tensor, noise: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -145,11 +117,11 @@ class PairMLP(PairMetric):
         super().__init__()
         self.unit_input = spec.input == "unit"
         self.bytes_per_pair = 8 * spec.hidden * spec.hidden_layers
-        self.from_u = _xavier(dim, spec.hidden, generator)
-        self.from_v = _xavier(dim, spec.hidden, generator)
+        self.from_u = linear(dim, spec.hidden, generator)
+        self.from_v = linear(dim, spec.hidden, generator)
         self.activation = Activation("rrelu_mean" if spec.activation == "rrelu_random" else spec.activation)
         widths = [spec.hidden] * spec.hidden_layers + [1]
-        self.rest = nn.ModuleList(_xavier(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths))
+        self.rest = nn.ModuleList(linear(fan_in, fan_out, generator) for fan_in, fan_out in itertools.pairwise(widths))
 
     def scores(self, z: Tensor, positive: Tensor, u: Tensor, v: Tensor, *, transposed: bool) -> Tensor:
         if self.unit_input:
@@ -174,7 +146,7 @@ class ClosedForm(PairMetric):
     def __init__(self, reg: float, factor: float | None = None):
         super().__init__()
         if reg <= 1:
-            raise ValueError(f"closed_form needs a total KL coefficient above 1, got {reg:g}; raise objective.reg")
+            raise ValueError(f"closed_form needs a total KL coefficient above 1, got {reg:g}; raise method.reg")
         self.reg = reg
         self.factor = factor  # the loss's own, None for the number of columns less one
 

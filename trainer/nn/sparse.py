@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainer.data.features import csr
+
+
+class Operator(Protocol):
+    """What features are multiplied by."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def nnz(self) -> int: ...  # multiplications per column
+
+    def __matmul__(self, dense: Tensor) -> Tensor: ...
 
 
 class SparseOperator:
@@ -44,6 +56,34 @@ class SparseOperator:
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d], differentiable in the dense factor."""
         product: Tensor = _Multiply.apply(self, dense)
+        return product
+
+
+class PersonalisedPageRank:
+    """Π = a (I − (1−a) Â)⁻¹ as an operator that is never stored: K steps of Y ← (1−a) Â Y + a X (methods 1.3).
+
+    The error of K steps is at most (1−a)^(K+1) of the exact product, in the spectral norm: 0.9 % here.
+    """
+
+    teleport, steps = 0.2, 20
+
+    def __init__(self, adjacency: Operator):
+        self.adjacency = adjacency
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.adjacency.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.steps * self.adjacency.nnz
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """[n, n] @ [n, d] -> [n, d], differentiable in the dense factor."""
+        start = self.teleport * dense
+        product = dense
+        for _ in range(self.steps):
+            product = torch.add(start, self.adjacency @ product, alpha=1 - self.teleport)
         return product
 
 

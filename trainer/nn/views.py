@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.data.features import csr
 from trainer.data.seeds import BITS, generator, hashed, key
-from trainer.nn.sparse import SparseOperator, pointer, row_of_entry, transpose_order
+from trainer.nn.sparse import Operator, SparseOperator, pointer, row_of_entry, transpose_order
 from trainer.spec.encoder import AugmentSpec
 
 
@@ -67,10 +67,10 @@ class View:
     adjacencies: first layer first; a single one serves all layers. Layer k's maps the rows of layer k - 1 to its own.
     """
 
-    adjacencies: tuple[SparseOperator, ...]
+    adjacencies: tuple[Operator, ...]
     columns: Tensor | None = None
 
-    def adjacency(self, layer: int) -> SparseOperator:
+    def adjacency(self, layer: int) -> Operator:
         return self.adjacencies[min(layer, len(self.adjacencies) - 1)]
 
 

@@ -17,6 +17,7 @@ what training takes beside graph and features is needed there instead.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,7 @@ def estimate(spec: TrainSpec, shape: GraphShape) -> Estimate:
     contrast = _FRAGMENTS * method.step_bytes(size)
     if not whole and sampling.negatives == "graph":
         # trainer.encoding.cached: U and V stay; their gradients are alive while a batch is encoded again.
-        tables = 2 * size.rows * spec.encoder.dim * _width(spec)
+        tables = 2 * size.rows * size.dim * _width(spec)
         contrast = tables + max(contrast - encoding, tables)
     parts = {
         "runtime": _runtime(spec),
@@ -155,9 +156,10 @@ def _step_size(spec: TrainSpec, shape: GraphShape) -> StepSize:
     rows, columns = contrasted(spec, shape)
     encoder = sum(narrow * wide + wide for narrow, wide in itertools.pairwise(_widths(spec, shape)))
     return StepSize(
-        nodes=shape.nodes, edges=shape.edges, rows=rows, columns=columns, dim=spec.encoder.dim, number=_width(spec),
-        parameters=encoder, tile=spec.sampling.tile or 0, keep=(spec.sampling.keep_mb or 0) * MB,
-        scope=scope_of(spec.sampling), workers=spec.run.workers, diagnoses=spec.run.diagnose_every > 0,
+        nodes=shape.nodes, edges=shape.edges, features=shape.features, rows=rows, columns=columns,
+        dim=_widths(spec, shape)[-1], number=_width(spec), parameters=encoder, tile=spec.sampling.tile or 0,
+        keep=(spec.sampling.keep_mb or 0) * MB, scope=scope_of(spec.sampling), workers=spec.run.workers,
+        diagnoses=spec.run.diagnose_every > 0,
     )  # fmt: skip
 
 
@@ -216,9 +218,12 @@ def _activations(spec: TrainSpec, shape: GraphShape, reach: Reach) -> float:
         else:  # Â (H W): H is kept, unless it is the features
             kept += columns * narrow if layer else 0
             at_work = max(at_work, (columns + 2 * rows) * wide)
-        kept += rows * wide * (slopes if layer < layers - 1 else 1)
-    masked = widths[0] * widths[1]  # the first W with masked rows; going back, its gradient before and after masking
-    return _width(spec) * (2 * kept + 1.5 * at_work + 2 * masked)
+        is_last = layer == layers - 1
+        activated = not is_last or spec.encoder.last_activation is not None
+        kept += rows * wide * ((slopes + (spec.encoder.norm != "none")) * activated + is_last)
+    masked = math.prod(widths[:2])  # the first W with masked rows; going back, its gradient before and after masking
+    encoders = 1 if spec.encoder.diffusion == "none" else 2
+    return encoders * _width(spec) * (2 * kept + 1.5 * at_work + 2 * masked)
 
 
 def _densifies(spec: TrainSpec, shape: GraphShape) -> bool:
@@ -228,7 +233,8 @@ def _densifies(spec: TrainSpec, shape: GraphShape) -> bool:
 def _export(spec: TrainSpec, shape: GraphShape) -> float:
     """trainer.export.layerwise: a buffer for rows, entries and a table; measured, the first two fill half."""
     b, n = _width(spec), shape.nodes
-    widest = max(_widths(spec, shape)[1:])
+    widths = _widths(spec, shape)
+    widest = max(widths[1:] or widths)
     table = b * n * widest
     fits = table <= _EXPORT / 4  # then it is read once, else rows are gathered for each entry
     rows = min(_EXPORT * 3 / 8, 6 * b * n * widest)
@@ -238,7 +244,7 @@ def _export(spec: TrainSpec, shape: GraphShape) -> float:
 
 def _evaluation(spec: TrainSpec, shape: GraphShape) -> float:
     """trainer.evaluation.evaluate: one judgement after the other, each on a sample; then figures."""
-    asked, n, d = spec.evaluation, shape.nodes, spec.encoder.dim
+    asked, n, d = spec.evaluation, shape.nodes, _widths(spec, shape)[-1]
     pieces = 40.0 * MB + 32 * d * d + 24 * 2_048 * d  # a piece of the table in float64; moments; uniformity's sample
     needs = [pieces]
     if judged_pairs := min(_held_out(spec, shape), _LINK_PAIRS):
@@ -264,4 +270,4 @@ def _width(spec: TrainSpec) -> int:
 
 
 def _widths(spec: TrainSpec, shape: GraphShape) -> list[int]:
-    return [shape.features, *[spec.encoder.hidden] * (spec.encoder.layers - 1), spec.encoder.dim]
+    return spec.encoder.widths(shape.features)

@@ -146,7 +146,7 @@ def _reductions(plan: Plan, shape: GraphShape) -> Iterator[dict[str, Any]]:
     if sampling.keep_mb or tile > SMALLEST_TILE:
         yield {"tile": max(min(SMALLEST_TILE, tile), tile // 2), "keep_mb": 0}
     if batch is None:
-        for seeds in BATCHES if "cached" in plan.spec.method.scopes else ():
+        for seeds in BATCHES if "cached" in plan.spec.scopes else ():
             if seeds <= shape.nodes // 2:
                 yield {"batch_size": seeds, "num_neighbors": (-1,) * plan.spec.encoder.layers}
         return
@@ -175,7 +175,7 @@ def _scopes(spec: TrainSpec, shape: GraphShape) -> list[tuple[str, str]]:
         return [(sampling.negatives, f"scope {sampling.negatives} as asked")]
     if sampling.batch_size is not None:
         return [("batch", "scope batch, because a batch size was given")]
-    if "batch" not in method.scopes:
+    if "batch" not in spec.scopes:
         return [("graph", f"every node at once, as {method.name} needs it")]
     if shape.nodes > EXACT_UP_TO:
         return [("batch", f"scope batch: more than {EXACT_UP_TO} nodes, where exact contrast takes too long")]
@@ -192,7 +192,7 @@ def _batches(spec: TrainSpec, shape: GraphShape, scope: str) -> list[int | None]
     sizes: list[int | None] = [size for size in BATCHES if size <= most] or [most]
     samples = spec.sampling.num_neighbors is not None and any(k >= 0 for k in spec.sampling.num_neighbors)
     whole = scope == "graph" and spec.run.workers == 1 and not samples
-    if scope == "graph" and "cached" not in spec.method.scopes:
+    if scope == "graph" and "cached" not in spec.scopes:
         return [None]
     return [None, *sizes] if whole else sizes if scope == "graph" else sizes[1:] or sizes
 

@@ -31,6 +31,4 @@ def explain(error: ValidationError) -> str:
 
 def field_path(location: Sequence[int | str]) -> str:
     """Dotted path of a field as people write it: pydantic puts the method's name between `method` and its fields."""
-    return ".".join(
-        str(part) for place, part in enumerate(location) if place == 0 or location[place - 1] != "method"
-    )
+    return ".".join(str(part) for place, part in enumerate(location) if place == 0 or location[place - 1] != "method")

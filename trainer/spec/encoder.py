@@ -20,11 +20,28 @@ class AugmentSpec(Spec):
 
 
 class EncoderSpec(Spec):
-    """GCN: propagate, transform, activate between layers. Memory: about 4 N × hidden floats per view and layer."""
+    """GCN: propagate, transform, normalise, activate. Memory: about 4 N × hidden floats per view and layer."""
 
     hidden: int = Field(512, ge=1, le=8_192, description="width of the inner layers")
     dim: int = Field(512, ge=1, le=8_192, description="width of the embedding")
-    layers: int = Field(2, ge=1, le=8, description="number of GCN layers")
+    layers: int = Field(2, ge=0, le=8, description="number of GCN layers; 0: the features themselves")
     activation: Activation = Field(
         "prelu", description="between layers; rrelu_random draws slopes while training, rrelu_mean uses their mean"
     )
+    last_activation: Activation | None = Field(None, description="after the last layer; none: none")
+    norm: Literal["none", "batch", "layer"] = Field("none", description="normalisation before each activation")
+    batch_momentum: float = Field(
+        0.01, gt=0, le=1, description="share of a new batch in the running statistics, with norm=batch"
+    )
+    diffusion: Literal["none", "ppr"] = Field(
+        "none",
+        description="ppr: beside it a second encoder over personalised PageRank instead of the edges; the embedding is "
+        "the sum of both. Needs the whole graph in memory",
+    )
+    smoothing: int = Field(
+        0, ge=0, le=16, description="k: export Âᵏz instead of z; changes no training, helps where neighbours are alike"
+    )
+
+    def widths(self, num_features: int) -> list[int]:
+        """Of the features, and of what each layer makes of them."""
+        return [num_features, *[self.hidden] * (self.layers - 1), self.dim][: self.layers + 1]

@@ -23,7 +23,9 @@ class OptimiserSpec(Spec):
         "scope; none: each takes lr",
     )
     weight_decay: float = Field(0.0, ge=0, le=1, description="L2 on the encoder")
-    kind: Literal["adam", "adamw"] = Field("adam", description="adam adds weight decay to the gradient, adamw to the step")
+    kind: Literal["adam", "adamw"] = Field(
+        "adam", description="adam adds weight decay to the gradient, adamw to the step"
+    )
     schedule: Literal["constant", "cosine"] = Field("constant", description="cosine: lr falls to 0 at the last epoch")
     warmup_epochs: int = Field(0, ge=0, le=1_000_000, description="epochs over which lr rises from 0")
     patience: int | None = Field(
