@@ -25,7 +25,7 @@ from trainer.spec.training import OptimiserSpec, RunSpec, SamplingSpec
 
 
 def _named(method: Any) -> Any:
-    """`"grace"` stands for `{"name": "grace"}`, and no name for nml. What is wrong is told with what there is instead."""
+    """`"grace"` stands for `{"name": "grace"}`, and no name for nml. Errors say which names or fields there are."""
     if isinstance(method, Method):
         return method
     document = {"name": method} if isinstance(method, str) else method
