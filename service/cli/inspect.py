@@ -71,7 +71,7 @@ def _distinct(preset: str) -> dict[str, TrainSpec]:
 
 def changed_settings(method: Method) -> str:
     """The settings that are not the method's defaults, as --set takes them."""
-    usual = dict(_leaves(type(method)().model_dump(mode="json")))
+    usual = dict(_leaves(type(method).model_validate({}).model_dump(mode="json")))
     own = _leaves(method.model_dump(mode="json"))
     return ", ".join(f"{path}={shown(value)}" for path, value in own if usual[path] != value)
 

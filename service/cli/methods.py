@@ -57,7 +57,7 @@ def details(name: str, dataset: str) -> dict[str, Any]:
     method = BY_NAME[name]
     return overview(name) | {
         "settings": dict(settings(method, "method.")), "preset": preset_document(name, dataset),
-        "space": method().space(),
+        "space": method.model_validate({}).space(),
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tests.service.datasets.test_resolve import add
 from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.planning.plan import make_plan
 from trainer.planning.shape import shape_of_data
+from trainer.methods import BY_NAME
 from trainer.presets import preset_spec
 from tuner.config import parse_sweep, sweep_hash
 
@@ -92,6 +93,24 @@ def test_what_is_left_out_is_the_presets(shared: Live) -> None:
     assert got["partly"] == expected
 
 
+def test_name_of_a_method_is_enough(shared: Live) -> None:
+    cora = {"data": {"name": "cora"}}
+    by_name = post(shared, cora | {"method": "untrained"}).json()["spec"]
+    assert by_name == preset_spec("untrained", "cora").model_dump(mode="json")
+    assert by_name == post(shared, cora | {"method": {"name": "untrained"}}).json()["spec"]
+    warm = post(shared, cora | {"method": {"name": "nml", "temperature": 0.4}}).json()["spec"]
+    assert (warm["method"]["temperature"], warm["method"]["inner_steps"], warm["preset"]) == (0.4, 2, "nml")
+
+
+def test_wrong_method_is_told_which_there_are_and_a_wrong_setting_what_it_has(shared: Live) -> None:
+    problem = checked(post(shared, {"method": "unheard-of"}), 422)
+    assert all(name in problem.detail for name in BY_NAME)
+    problem = checked(post(shared, {"method": {"name": "nml", "heat": 1}}), 422)
+    assert problem.detail.startswith("method.heat: ") and "temperature" in problem.detail
+    of_sweep = checked(post(shared, {"base": {"method": {"heat": 1}}}, "/v1/sweeps"), 422)
+    assert of_sweep.detail.startswith("base.method.heat: ")
+
+
 def test_whole_document_stays_as_it_is(shared: Live) -> None:
     whole = post(shared, SMALL).json()["spec"]
     assert post(shared, whole).json()["spec"] == whole
@@ -136,6 +155,11 @@ BAD_JOBS: list[tuple[Any, str]] = [
     ({"preset": 7}, "preset"),
     ({"preset": "nml-official"}, "preset"),  # none for digits
     ({"method": "other"}, "method"),
+    ({"method": {"name": ["nml"]}}, "method"),
+    ({"method": None}, "method"),
+    ({"method": {"name": "untrained", "temperature": 0.5}}, "method.temperature"),
+    ({"method": "untrained", "preset": "nml"}, "preset"),
+    ({"metric": {"hidden": 8}}, "metric"),
     ({"unknown": 1}, "unknown"),
     ({"": {}}, '""'),
     ({"method.temperature": 0.5}, "method.temperature"),
@@ -202,6 +226,8 @@ BAD_SWEEPS: list[tuple[Any, str]] = [
     ({"base": {}, "starts": [{"method.heat": 1}]}, "starts.0.method.heat"),
     ({"base": {}, "starts": [{"method.temperature": "x"}]}, "starts.0"),
     ({"base": {}, "starts": [{"": 1}]}, "starts.0"),
+    ({"base": {"method": "other"}}, "base.method"),
+    ({"base": {"objective": {"temperature": 0.5}}}, "base.objective"),
     ({"base": {}, "trials": 0}, "trials"),
     ({"base": {}, "objective": "test_accuracy"}, "objective"),
     ({"base": {}, "objective": "link_auc", "held_out_edges": 0}, "objective"),
