@@ -15,9 +15,9 @@ from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
 from tests.service.datasets.test_resolve import add
 from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.methods import BY_NAME
 from trainer.planning.plan import make_plan
 from trainer.planning.shape import shape_of_data
-from trainer.methods import BY_NAME
 from trainer.presets import preset_spec
 from tuner.config import parse_sweep, sweep_hash
 
@@ -106,7 +106,8 @@ def test_wrong_method_is_told_which_there_are_and_a_wrong_setting_what_it_has(sh
     problem = checked(post(shared, {"method": "unheard-of"}), 422)
     assert all(name in problem.detail for name in BY_NAME)
     problem = checked(post(shared, {"method": {"name": "nml", "heat": 1}}), 422)
-    assert problem.detail.startswith("method.heat: ") and "temperature" in problem.detail
+    assert problem.detail.startswith("method.heat: ")
+    assert "temperature" in problem.detail
     of_sweep = checked(post(shared, {"base": {"method": {"heat": 1}}}, "/v1/sweeps"), 422)
     assert of_sweep.detail.startswith("base.method.heat: ")
 

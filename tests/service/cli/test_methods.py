@@ -25,8 +25,11 @@ def shown(*arguments: str) -> str:
 def test_list_has_every_method_and_what_it_can_do() -> None:
     listed = {entry["name"]: entry for entry in json.loads(shown("--json"))}
     assert list(listed) == list(BY_NAME)
-    assert listed["nml"]["workers"] and listed["nml"]["sweeps"] and "bank" in listed["nml"]["scopes"]
-    assert not listed["untrained"]["sweeps"] and listed["untrained"]["scopes"] == ["whole"]
+    assert listed["nml"]["workers"]
+    assert listed["nml"]["sweeps"]
+    assert "bank" in listed["nml"]["scopes"]
+    assert not listed["untrained"]["sweeps"]
+    assert listed["untrained"]["scopes"] == ["whole"]
     assert all(name in shown() for name in BY_NAME)
 
 
@@ -47,7 +50,8 @@ def test_bounds_and_preset_are_told() -> None:
 
 def test_unknown_method_is_refused_with_the_list() -> None:
     done = CliRunner().invoke(app, ["methods", "unheard-of"])
-    assert isinstance(done.exception, InvalidInput) and all(name in str(done.exception) for name in BY_NAME)
+    assert isinstance(done.exception, InvalidInput)
+    assert all(name in str(done.exception) for name in BY_NAME)
 
 
 def test_method_alone_means_its_preset_for_the_data_set(tmp_path: Path) -> None:
