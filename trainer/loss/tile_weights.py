@@ -146,9 +146,9 @@ def row_sums(
     for at in tiles(num_nodes, num_nodes, tile or DEFAULT_TILE):
         part = weights.tile(at.rows, at.columns)
         part = like.new_ones(at.height, at.width) if part is None else part
-        sums[at.rows] += part.sum(1)
         if at.i == at.j and not with_self:
-            sums[at.rows] -= part.diagonal()
+            part = part.clone().fill_diagonal_(0)
+        sums[at.rows] += part.sum(1)
     return sums
 
 
