@@ -94,15 +94,14 @@ class RankedMask:
         n, most = table.shape
         rows = torch.arange(n, device=table.device).repeat_interleave(most)
         self.length = length
-        self._most = most
         self._pairs = _SortedPairs(torch.stack([rows, table.flatten()]), n)
+        self._ranks = (self._pairs.order % most).to(torch.int32)
 
     def tile(self, rows: slice, columns: slice) -> Tensor | None:
         if self.length <= 0:
             return None
         places, entries = self._pairs.within(rows, columns)
-        ranks = self._pairs.order[entries] % self._most
-        places = places[ranks < self.length]
+        places = places[self._ranks[entries] < self.length]
         return _ones_but(places, torch.zeros(len(places), device=places.device), rows, columns)
 
 
