@@ -203,8 +203,6 @@ def _tile_gradient(x_row: Tensor, x_column: Tensor, kind: _Kind, at: Tile, sweep
     """d(sums)/dz over a tile, E_ij (W_ij x_i + W_ji x_j); on a mirrored diagonal that is the gradient of both sides."""
     row, column = sweep.weights(kind, at)
     out = sweep.scratch(at, 0)
-    if kind.mirrored and at.i == at.j:
-        column = None if row is None else row.T
     if row is column or (row is None and column is None):
         torch.add(x_row[:, None], x_column, out=out)
         if row is not None:
