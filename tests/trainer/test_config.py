@@ -71,7 +71,7 @@ def test_every_field_says_what_it_is_for():
         f"{part}.{name}"
         for part, body in schema["$defs"].items()
         for name, field in body["properties"].items()
-        if "description" not in field and "$ref" not in field
+        if not field.keys() & {"description", "$ref", "const"}  # const: the name of a method, which has a title
     ]
     assert silent == []
 
