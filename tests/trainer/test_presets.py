@@ -58,7 +58,7 @@ def test_a_preset_of_another_method_is_refused_with_both_names(method):
 
 
 def test_presets_that_do_not_exist_or_do_not_know_the_data_set_are_refused():
-    with pytest.raises(InvalidInput, match="there is no preset 'best'.*nml-official"):
+    with pytest.raises(InvalidInput, match=r"there is no preset 'best'.*nml-official"):
         complete({"preset": "best"})
     with pytest.raises(InvalidInput, match="no published settings for digits"):
         complete({"preset": "nml-official"})

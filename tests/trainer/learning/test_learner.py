@@ -37,7 +37,7 @@ class Recorded(Method):
     """A method that writes down when it is asked what; its loss is the squared norm of an extra module's output."""
 
     name: str = "recorded"
-    calls: list[str] = []
+    calls: list[str]
     factor: float = 1.0
 
     def build(self, learner):

@@ -45,7 +45,7 @@ def fill(encoder: Encoder, value: float) -> None:
 
 
 def values(encoder: Encoder) -> set[float]:
-    return {float(value) for parameter in encoder.parameters() for value in parameter.flatten()}
+    return {float(value) for parameter in encoder.parameters() for value in parameter.detach().flatten()}
 
 
 def test_it_runs_out_after_so_many_epochs_without_a_lower_loss_and_has_kept_the_best():

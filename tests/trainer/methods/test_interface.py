@@ -145,7 +145,7 @@ def test_unknown_settings_are_refused_by_the_path_people_write(name):
 
 def test_an_unknown_method_is_refused_with_the_names_there_are():
     for given in ("grce", {"name": "grce"}):
-        with pytest.raises(InvalidInput, match="(?m)^method: ") as caught:
+        with pytest.raises(InvalidInput, match=r"(?m)^method: ") as caught:
             parse_spec({"method": given})
         for name in BY_NAME:
             assert name in str(caught.value)
