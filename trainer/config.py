@@ -138,6 +138,8 @@ def spec_hash(spec: TrainSpec) -> str:
     left_out: dict[str, Any] = {
         "preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY, "evaluation": _LOOKED_AT_ONLY,
     }  # fmt: skip
+    if not spec.data.held_out_edges:
+        left_out["data"] = {"held_out_seed"}
     document = spec.model_dump(mode="json", exclude=left_out)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

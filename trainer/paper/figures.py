@@ -47,7 +47,7 @@ def _curves(
     for axis, (dataset, curves) in zip(axes, there.items(), strict=True):
         for key, name, colour in zip(keys, names, (_FN, _TN), strict=True):
             axis.plot(curves["epoch"], curves[key], label=name, color=colour)
-        axis.set(title=TITLES[dataset], xlabel="epoch", ylabel=unit)
+        axis.set(title=TITLES.get(dataset, dataset), xlabel="epoch", ylabel=unit)
     axes[0].legend(frameon=False, fontsize="small")
     return _saved(figure, folder / f"{file}.png")
 
@@ -61,7 +61,7 @@ def _histograms(cells: dict[str, dict[str, Any]], folder: Path) -> Path | None:
         edges = np.linspace(histogram["low"], histogram["high"], len(histogram["fn"]) + 1)
         for key, name, colour in (("fn", "false negatives", _FN), ("tn", "true negatives", _TN)):
             axis.stairs(histogram[key], edges, label=name, color=colour, fill=True, alpha=0.5)
-        axis.set(title=TITLES[dataset], xlabel="cosine with the anchor", ylabel="density")
+        axis.set(title=TITLES.get(dataset, dataset), xlabel="cosine with the anchor", ylabel="density")
     axes[0].legend(frameon=False, fontsize="small")
     return _saved(figure, folder / "similarities.png")
 

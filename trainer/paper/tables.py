@@ -21,7 +21,7 @@ TITLES = {
 def table(cells: Cells, rows: Sequence[Row], datasets: Sequence[str], cell: Callable[[str, str], str]) -> str:
     """A row for each of `rows` that has a cell in some data set."""
     there = [row for row in rows if any(cells.get((dataset, row.name)) for dataset in datasets)]
-    lines = ["| method | " + " | ".join(TITLES[name] for name in datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
+    lines = ["| method | " + " | ".join(TITLES.get(name, name) for name in datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
     for row in there:
         lines.append(f"| {row.title} | " + " | ".join(cell(dataset, row.name) for dataset in datasets) + " |")
     return "\n".join(lines)
@@ -74,7 +74,7 @@ def differences(cells: Cells, rows: Sequence[Row], datasets: Sequence[str], name
         best = max(there, key=lambda other: statistics.mean(one["val"] for one in there[other].values()))
         shared = sorted(ours.keys() & there[best].keys())
         apart = [ours[seed]["test"] - there[best][seed]["test"] for seed in shared]
-        lines.append(f"| {TITLES[dataset]} | {best} | {_mean(apart, sign=True)} | {len(shared)} | {_paired_p(apart)} |")
+        lines.append(f"| {TITLES.get(dataset, dataset)} | {best} | {_mean(apart, sign=True)} | {len(shared)} | {_paired_p(apart)} |")
     return "\n".join(lines)
 
 
@@ -82,7 +82,7 @@ def others(datasets: Sequence[str]) -> str:
     """What has been published elsewhere, each with its protocol."""
     lines = ["| data set | method | accuracy | protocol |", "|---|---|---|---|"]
     lines += [
-        f"| {TITLES[other.dataset]} | {other.method} | {other.accuracy:.2f} | {other.protocol} |"
+        f"| {TITLES.get(other.dataset, other.dataset)} | {other.method} | {other.accuracy:.2f} | {other.protocol} |"
         for other in OTHERS
         if other.dataset in datasets
     ]
