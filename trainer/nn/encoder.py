@@ -54,8 +54,7 @@ class Encoder(nn.Module):
     def over_diffusion(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
         """The output of the second encoder alone, over personalised PageRank of a whole graph."""
         assert self.diffused is not None
-        diffusion = PersonalisedPageRank(view.adjacency(0))
-        return self.diffused.over_edges(x, View((diffusion,), view.columns), generator)
+        return self.diffused.over_edges(x, diffused(view), generator)
 
     def over_edges(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
         """The output of the first encoder alone."""
@@ -77,6 +76,11 @@ class Encoder(nn.Module):
         for _ in range(self.spec.smoothing):
             hidden = view.adjacency(0) @ hidden
         return hidden
+
+
+def diffused(view: View) -> View:
+    """The same nodes and features, joined by personalised PageRank instead of by edges; for a view of a whole graph."""
+    return View((PersonalisedPageRank(view.adjacency(0)),), view.columns)
 
 
 class Finish(nn.Module):

@@ -1,4 +1,4 @@
-"""One worker of test_every_method.py: trains a few epochs of each method that knows teams, and writes its losses down."""
+"""One worker of test_every_method.py: it trains each method that knows teams and writes down the losses."""
 
 from __future__ import annotations
 
