@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from trainer.methods.bgrl import Bgrl
 from trainer.methods.interface import Method
+from trainer.methods.localgcl import LocalGcl
 from trainer.methods.mvgrl import Mvgrl
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.methods.references import Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Bgrl, Mvgrl,
+    Bgrl, LocalGcl, Mvgrl,
     Features, Sgc, Untrained,
 )  # fmt: skip
 
