@@ -10,12 +10,12 @@ from trainer.methods.interface import Method
 from trainer.methods.localgcl import LocalGcl
 from trainer.methods.mvgrl import Mvgrl
 from trainer.methods.nml import NegativeMetricLearning
-from trainer.methods.references import Features, Sgc, Untrained
+from trainer.methods.references import FastRp, Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
     Bgrl, LocalGcl, Mvgrl,
-    Features, Sgc, Untrained,
+    Features, Sgc, Untrained, FastRp,
 )  # fmt: skip
 
 BY_NAME: dict[str, type[Method]] = {method.model_fields["name"].default: method for method in METHODS}

@@ -132,7 +132,7 @@ def test_a_node_that_comes_again_as_a_new_one_gets_its_vector_or_a_refusal_that_
         "edge_other": neighbours, "replaces": np.array([7]),
     }  # fmt: skip
     preparation = Preparation("raw", graph.num_features, graph.x.layout == torch.sparse_csr)
-    if encoder.diffused is not None:
+    if encoder.spec.at_once:
         with pytest.raises(InvalidInput, match="Train again"):
             embed_new_nodes(encoder, graph, preparation, 1, request)
         return
