@@ -117,6 +117,10 @@ class TrainSpec(Spec):
                 "encoder.diffusion=ppr needs the whole graph in one process: leave sampling.negatives and "
                 "sampling.batch_size out and set run.workers to 1"
             )
+        if self.encoder.powers and asked not in (None, "whole"):
+            raise ValueError(
+                "encoder.powers needs the whole graph: leave sampling.negatives and sampling.batch_size out"
+            )
         if self.run.workers > 1 and not method.teams:
             raise ValueError(f"{method.name} trains in one process; set run.workers to 1")
         method.check(self)
@@ -125,7 +129,7 @@ class TrainSpec(Spec):
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """What the method and the encoder can do together, for the planner."""
-        if self.encoder.diffusion == "ppr":
+        if self.encoder.at_once:
             return ("whole",)
         return tuple(scope for scope in self.method.scopes if scope != "cached" or self.encoder.norm != "batch")
 

@@ -5,13 +5,17 @@ Free of torch: the API validates specs with these classes.
 
 from __future__ import annotations
 
+from trainer.methods.bgrl import Bgrl
 from trainer.methods.interface import Method
+from trainer.methods.localgcl import LocalGcl
+from trainer.methods.mvgrl import Mvgrl
 from trainer.methods.nml import NegativeMetricLearning
-from trainer.methods.references import Features, Sgc, Untrained
+from trainer.methods.references import FastRp, Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Features, Sgc, Untrained,
+    Bgrl, LocalGcl, Mvgrl,
+    Features, Sgc, Untrained, FastRp,
 )  # fmt: skip
 
 BY_NAME: dict[str, type[Method]] = {method.model_fields["name"].default: method for method in METHODS}
