@@ -35,7 +35,8 @@ def preset_document(preset: str, dataset: str) -> dict[str, Any]:
     method, sections = PRESETS[preset]
     document = sections(dataset)
     settings = {"name": method, **document.get("method", {})}
-    return {"preset": preset, "data": {"name": dataset}, **document, "method": settings}
+    data = {"name": dataset, **document.get("data", {})}
+    return {"preset": preset, **document, "data": data, "method": settings}
 
 
 def preset_spec(preset: str, dataset: str) -> TrainSpec:

@@ -5,12 +5,14 @@ Free of torch: the API validates specs with these classes.
 
 from __future__ import annotations
 
+from trainer.methods.grace import Grace
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.methods.references import Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
+    Grace,
     Features, Sgc, Untrained,
 )  # fmt: skip
 
