@@ -8,11 +8,13 @@ from __future__ import annotations
 from trainer.methods.grace import Grace
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
+from trainer.methods.phases import Phases
+from trainer.methods.progcl import ProGcl
 from trainer.methods.references import Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Grace,
+    Grace, Phases, ProGcl,
     Features, Sgc, Untrained,
 )  # fmt: skip
 

@@ -47,6 +47,13 @@ class Column(NamedTuple):
             "optimiser": {"epochs": self.epochs, "lr": self.lr, "weight_decay": 1e-5},
         }  # fmt: skip
 
+    def start(self) -> Document:
+        """Of a sweep."""
+        return {
+            "method.temperature": self.temperature, "optimiser.lr": self.lr, "optimiser.weight_decay": 1e-5,
+            "optimiser.epochs": self.epochs,
+        }  # fmt: skip
+
 
 # Cora and CiteSeer: tuned for the public split by hengruizhang98/grace; PubMed: GRACE; the others: GCA, tuned there for
 # adaptive drop, so starting values here.
@@ -98,12 +105,7 @@ class ProjectedContrast(Method):
 
     def published(self, dataset: str, num_nodes: int) -> Document:
         column = PUBLISHED.get(dataset)
-        if column is None:
-            return {}
-        return {
-            "method.temperature": column.temperature, "optimiser.lr": column.lr, "optimiser.weight_decay": 1e-5,
-            "optimiser.epochs": column.epochs,
-        }  # fmt: skip
+        return {} if column is None else column.start()
 
     def parameters(self, size: StepSize) -> int:
         return 2 * size.dim * self.projection + size.dim + self.projection
