@@ -38,7 +38,7 @@ class _CachedPair(Pair):
     def __init__(self, sampled: SampledGraph, epoch: int):
         self._sampled, self._epoch, self._round = sampled, epoch, 0
         self._views = EpochViews(
-            sampled.spec, sampled.graph, epoch, sampled.device, sampled.dtype, redraw_columns=False
+            sampled.spec, sampled.graph, epoch, sampled.device, sampled.dtype, redraw_columns=False, rates=sampled.rates
         )
         self.noise = generator(
             sampled.spec.run.seed, "noise", epoch, sampled.steps, sampled.team.rank, device=sampled.device

@@ -19,9 +19,10 @@ from trainer.distributed.team import Team
 from trainer.encoding.batch_view import batch_view, degree_scale
 from trainer.encoding.pair import Encoding, Pair
 from trainer.files.mapped import take
+from trainer.nn.adaptive_drop import drop_rates
 from trainer.nn.encoder import Encoder, Features
 from trainer.nn.sparse import SparseOperator, rows_of
-from trainer.nn.views import Augmentation, View, draw_augmentations, draw_columns
+from trainer.nn.views import Augmentation, Rates, View, draw_augmentations, draw_columns
 from trainer.sampling.batches import Batches, SampledBatch
 
 _TOUCH = 64 << 20  # bytes of a mapped feature table that may be resident while a batch's rows are gathered
@@ -36,12 +37,12 @@ class EpochViews:
 
     def __init__(
         self, spec: TrainSpec, graph: Graph, epoch: int, device: torch.device, dtype: torch.dtype,
-        *, redraw_columns: bool,
+        *, redraw_columns: bool, rates: Rates,
     ):  # fmt: skip
         self.spec, self.graph, self.epoch, self.device, self.dtype = spec, graph, epoch, device, dtype
-        self._redraws = redraw_columns
+        self._redraws, self._rates = redraw_columns, rates
         self._densifies = graph.num_features <= spec.encoder.hidden  # narrow rows cost less dense than they save sparse
-        both = draw_augmentations(spec.augment, graph.num_features, seed=spec.run.seed, epoch=epoch)
+        both = draw_augmentations(spec.augment, graph.num_features, seed=spec.run.seed, epoch=epoch, rates=rates)
         self._views: list[tuple[Augmentation, Tensor]] = [
             (augmentation, degree_scale(graph, augmentation, dtype)) for augmentation in both
         ]
@@ -50,8 +51,9 @@ class EpochViews:
         columns = [augmentation.columns for augmentation, _ in self._views]
         if self._redraws:
             columns = draw_columns(
-                self.spec.augment, self.graph.num_features, seed=self.spec.run.seed, epoch=self.epoch, step=batch.number
-            )
+                self.spec.augment, self.graph.num_features, seed=self.spec.run.seed, epoch=self.epoch,
+                step=batch.number, rates=self._rates,
+            )  # fmt: skip
         first, second = (
             batch_view(batch, self.graph, augmentation.with_columns(seen), scale, self.device)
             for (augmentation, scale), seen in zip(self._views, columns, strict=True)
@@ -87,10 +89,10 @@ class SampledGraph(Encoding):
     ):  # fmt: skip
         self.spec, self.graph, self.encoder, self.batches, self.team = spec, graph, encoder, batches, team
         self.device, self.dtype = device, dtype
-        self.steps = len(batches)
+        self.steps, self.rates = len(batches), drop_rates(spec.augment, graph)
 
     def pairs(self, epoch: int, start: int = 0) -> Iterator[Pair]:
-        views = EpochViews(self.spec, self.graph, epoch, self.device, self.dtype, redraw_columns=True)
+        views = EpochViews(self.spec, self.graph, epoch, self.device, self.dtype, redraw_columns=True, rates=self.rates)
         part = (self.team.rank, self.team.size)
         for batch in self.batches.epoch(epoch, start=start, part=part):
             noise = generator(self.spec.run.seed, "noise", epoch, batch.number, self.team.rank, device=self.device)

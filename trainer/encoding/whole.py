@@ -12,6 +12,7 @@ from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
 from trainer.encoding.pair import Encoding, Pair
+from trainer.nn.adaptive_drop import drop_rates
 from trainer.nn.encoder import Encoder, Features
 from trainer.nn.sparse import SparseOperator
 from trainer.nn.views import Propagation, View, draw_augmentations
@@ -29,7 +30,7 @@ class WholeGraph(Encoding):
         weight = None if graph.weight is None else graph.weight.to(device)
         self.propagation = Propagation(graph.indptr.to(device), graph.indices.to(device), weight, dtype)
         self.nodes = torch.arange(graph.num_nodes)
-        self._num_features = graph.num_features
+        self._num_features, self._rates = graph.num_features, drop_rates(spec.augment, graph)
 
     def pairs(self, epoch: int, start: int = 0) -> Iterator[Pair]:
         if start == 0:
@@ -37,7 +38,9 @@ class WholeGraph(Encoding):
 
     def views(self, epoch: int) -> tuple[View, View]:
         """The two augmented views of an epoch."""
-        both = draw_augmentations(self.spec.augment, self._num_features, seed=self.spec.run.seed, epoch=epoch)
+        both = draw_augmentations(
+            self.spec.augment, self._num_features, seed=self.spec.run.seed, epoch=epoch, rates=self._rates
+        )
         first, second = (self.propagation.view(augmentation) for augmentation in both)
         return first, second
 

@@ -6,15 +6,18 @@ Free of torch: the API validates specs with these classes.
 from __future__ import annotations
 
 from trainer.methods.bgrl import Bgrl
+from trainer.methods.grace import Grace
 from trainer.methods.interface import Method
 from trainer.methods.localgcl import LocalGcl
 from trainer.methods.mvgrl import Mvgrl
 from trainer.methods.nml import NegativeMetricLearning
+from trainer.methods.phases import Phases
+from trainer.methods.progcl import ProGcl
 from trainer.methods.references import FastRp, Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Bgrl, LocalGcl, Mvgrl,
+    Bgrl, Grace, LocalGcl, Mvgrl, Phases, ProGcl,
     Features, Sgc, Untrained, FastRp,
 )  # fmt: skip
 

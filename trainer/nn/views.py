@@ -14,20 +14,23 @@ from torch import Tensor
 
 from trainer.data.features import csr
 from trainer.data.seeds import BITS, generator, hashed, key
+from trainer.nn.adaptive_drop import DropRates
 from trainer.nn.sparse import Operator, SparseOperator, pointer, row_of_entry, transpose_order
 from trainer.spec.encoder import AugmentSpec
+
+Rates = tuple[DropRates, DropRates] | None
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """What one view drops.
 
-    edge_key, edge_drop: an edge is dropped if its hash falls below the share; columns: [F], true where a feature column
-    is seen; undirected: both directions of an edge share one hash.
+    edge_key, edge_drop: an edge is dropped if its hash falls below the share, a number or one for each target [N];
+    columns: [F], true where a feature column is seen; undirected: both directions of an edge share one hash.
     """
 
     edge_key: int
-    edge_drop: float
+    edge_drop: float | Tensor
     columns: Tensor
     undirected: bool = False
 
@@ -39,25 +42,31 @@ class Augmentation:
         """Whether these edges are in the view.  edge: [e] positions in graph.indices; their ends -> [e] bool."""
         if self.undirected:
             edge = torch.minimum(source, target) * num_nodes + torch.maximum(source, target)
+        if isinstance(self.edge_drop, Tensor):
+            return hashed(self.edge_key, edge) >= (self.edge_drop.to(target.device)[target] * 2**BITS).round_().long()
         return hashed(self.edge_key, edge) >= round(self.edge_drop * 2**BITS)
 
 
 def draw_augmentations(
-    spec: AugmentSpec, num_features: int, *, seed: int, epoch: int
+    spec: AugmentSpec, num_features: int, *, seed: int, epoch: int, rates: Rates = None
 ) -> tuple[Augmentation, Augmentation]:
-    """The two augmentations of an epoch."""
-    columns = draw_columns(spec, num_features, seed=seed, epoch=epoch)
+    """The two augmentations of an epoch.  rates: of `augment.adaptive`."""
+    columns = draw_columns(spec, num_features, seed=seed, epoch=epoch, rates=rates)
+    edge_drop = spec.edge_drop if rates is None else [rate.edge for rate in rates]
     first, second = (
-        Augmentation(key(seed, "edges", epoch, which), spec.edge_drop[which], columns[which], spec.undirected)
+        Augmentation(key(seed, "edges", epoch, which), edge_drop[which], columns[which], spec.undirected)
         for which in range(2)
     )
     return first, second
 
 
-def draw_columns(spec: AugmentSpec, num_features: int, *, seed: int, epoch: int, step: int = 0) -> list[Tensor]:
+def draw_columns(
+    spec: AugmentSpec, num_features: int, *, seed: int, epoch: int, step: int = 0, rates: Rates = None
+) -> list[Tensor]:
     """The feature columns that each of the two views sees.  Two of [F] bool."""
     draws = generator(seed, "columns", epoch, step)
-    return [torch.rand(num_features, generator=draws) >= share for share in spec.feature_mask]
+    shares = spec.feature_mask if rates is None else [rate.column for rate in rates]
+    return [torch.rand(num_features, generator=draws) >= share for share in shares]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,19 @@ class AugmentSpec(Spec):
     edge_drop: tuple[Probability, Probability] = Field((0.4, 0.4), description="share of stored directed edges dropped")
     feature_mask: tuple[Probability, Probability] = Field((0.1, 0.1), description="share of feature columns zeroed")
     undirected: bool = Field(False, description="drop both directions of an edge together (published code does not)")
+    adaptive: Literal["none", "degree", "pagerank", "eigenvector"] = Field(
+        "none",
+        description="a centrality of nodes: edges to unimportant nodes and columns that only those have are dropped "
+        "sooner, the mean share staying about the same (GCA); none: all alike",
+    )
+
+    @model_validator(mode="after")
+    def _directions_may_differ(self) -> AugmentSpec:
+        if self.undirected and self.adaptive != "none":
+            raise ValueError(
+                "augment.adaptive drops an edge by its target, so its directions differ; set undirected to false"
+            )
+        return self
 
 
 class EncoderSpec(Spec):
