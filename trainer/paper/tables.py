@@ -21,7 +21,8 @@ TITLES = {
 def table(cells: Cells, rows: Sequence[Row], datasets: Sequence[str], cell: Callable[[str, str], str]) -> str:
     """A row for each of `rows` that has a cell in some data set."""
     there = [row for row in rows if any(cells.get((dataset, row.name)) for dataset in datasets)]
-    lines = ["| method | " + " | ".join(TITLES.get(name, name) for name in datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
+    titles = [TITLES.get(name, name) for name in datasets]
+    lines = [f"| method | {' | '.join(titles)} |", "|---" * (len(datasets) + 1) + "|"]
     for row in there:
         lines.append(f"| {row.title} | " + " | ".join(cell(dataset, row.name) for dataset in datasets) + " |")
     return "\n".join(lines)
@@ -74,7 +75,8 @@ def differences(cells: Cells, rows: Sequence[Row], datasets: Sequence[str], name
         best = max(there, key=lambda other: statistics.mean(one["val"] for one in there[other].values()))
         shared = sorted(ours.keys() & there[best].keys())
         apart = [ours[seed]["test"] - there[best][seed]["test"] for seed in shared]
-        lines.append(f"| {TITLES.get(dataset, dataset)} | {best} | {_mean(apart, sign=True)} | {len(shared)} | {_paired_p(apart)} |")
+        title, apart_text = TITLES.get(dataset, dataset), _mean(apart, sign=True)
+        lines.append(f"| {title} | {best} | {apart_text} | {len(shared)} | {_paired_p(apart)} |")
     return "\n".join(lines)
 
 
