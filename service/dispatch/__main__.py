@@ -9,6 +9,7 @@ import sys
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.runner import Runner
+from service.private_home import create_private_files
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
@@ -38,6 +39,7 @@ def main() -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     stop = StopRequest(signals=SERVICE_SIGNALS, on_repeat=lambda: None)
     stop.listen()
+    create_private_files()
     settings = Settings()
     if importlib.util.find_spec("mlflow") is None:
         log.warning(

@@ -41,7 +41,7 @@ def parquet_file(table: Table) -> Path:
     path = table.directory / DOWNLOAD
     work = path.with_name(f".{DOWNLOAD}.tmp")
     while not path.exists():
-        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # a process that dies lets go of it
             if not _is(work, descriptor):
