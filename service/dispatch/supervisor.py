@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from service.api.edge.multiprocess_metrics import shared_folder
 from service.dispatch.dispatcher import FORCED_SECONDS
-from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.private_home import create_private_files
+from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings
 from trainer.errors import InvalidInput
 from trainer.parallel.connection import python_path
