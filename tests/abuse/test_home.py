@@ -32,6 +32,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_nothing_that_the_service_makes_can_be_read_by_others(tmp_path: Path, usual_umask: None) -> None:
     service = Service(tmp_path / "home")
     service.start()
