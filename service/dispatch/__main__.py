@@ -9,6 +9,7 @@ import sys
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.runner import Runner
+from service.embeddings.scrubber import Scrubber
 from service.private_home import create_private_files
 from service.settings import Settings
 from service.store import Store, open_store
@@ -54,9 +55,12 @@ def main() -> int:
         return error.exit_code
     if store is None:
         return 0
+    scrubber = Scrubber(store, settings)
     try:
+        scrubber.start()
         Dispatcher(settings, store, runner).run(stop)
     finally:
+        scrubber.stop()
         store.close()
     return 0
 

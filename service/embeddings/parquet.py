@@ -89,6 +89,7 @@ def _write(table: Table, path: Path) -> None:
         pq.ParquetWriter(file, schema, compression=compression, use_dictionary=["label"]) as writer,
     ):
         for start in range(0, info.rows, rows):
+            table.files.check()
             some = np.arange(start, min(start + rows, info.rows))
             vectors = table.vectors[start : start + rows]
             columns: list[Any] = [pa.array(table.ids.ids_of(some), fields[0][1]), _vectors(vectors)]
