@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Index:
     recall: float  # recall@10 that was measured at this effort
     rows: int
     opened: Any  # faiss.Index
-    files: Stamps  # of the mapped file
+    files: Stamps = field(default_factory=lambda: Stamps(()))  # of the mapped file
 
     def nearest(self, table: Table, queries: Floats, k: int, exclude: Rows | None = None) -> tuple[Rows, Floats]:
         """As exact.nearest for cosine, from the index's candidates; fewer than k were found where a row is -1."""

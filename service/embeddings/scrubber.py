@@ -52,12 +52,10 @@ class Scrubber:
         """
         versions = self._store.embeddings.snapshot().versions.values()
         ready = {row.version: self._settings.version_directory(row.version) for row in versions if row.state == "ready"}
-        due = {version: checked for version, folder in ready.items() if (checked := _checked(folder)) is not None}
         limit = time.time() - self._settings.scrub_days * _DAY
+        due = [(at, version) for version, folder in ready.items() if (at := _checked(folder)) is not None and at <= limit]
         damaged = []
-        for version in sorted(
-            (version for version, at in due.items() if at <= limit), key=lambda version: due[version]
-        ):
+        for _, version in sorted(due):
             if self._stop.is_set():
                 break
             why = self._damage(ready[version])
