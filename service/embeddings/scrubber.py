@@ -51,11 +51,11 @@ class Scrubber:
             Unavailable: the database cannot say what there is.
         """
         versions = self._store.embeddings.snapshot().versions.values()
-        ready = {row.version: self._settings.version_directory(row.version) for row in versions if row.state == "ready"}
+        ready = {row.version: self._place(row.version) for row in versions if row.state == "ready"}
         limit = time.time() - self._settings.scrub_days * _DAY
-        due = [(at, version) for version, folder in ready.items() if (at := _checked(folder)) is not None and at <= limit]
+        found = [(_checked(folder), version) for version, folder in ready.items()]
         damaged = []
-        for _, version in sorted(due):
+        for _, version in sorted((at, version) for at, version in found if at is not None and at <= limit):
             if self._stop.is_set():
                 break
             why = self._damage(ready[version])
@@ -63,6 +63,9 @@ class Scrubber:
                 log.error("version %s is damaged: %s", version, why)
                 damaged.append(version)
         return damaged
+
+    def _place(self, version: str) -> Path:
+        return self._settings.version_directory(version)
 
     def _damage(self, folder: Path) -> str | None:
         try:
