@@ -22,6 +22,7 @@ from service.embeddings.table import Table
 
 WORK = f".{DOWNLOAD}.tmp"  # beside a version's files, while it is made
 _LOCK = ".parquet.lock"
+_FULL = "the disk is too full to make this file; npy and ids are there already"
 _BLOCK = 512  # bytes; what st_blocks counts
 
 
@@ -63,6 +64,8 @@ class ParquetRoom:
             made = sorted(((found, path) for path in parent.glob(f"*/{DOWNLOAD}") if (found := _stat(path))), key=_age)
             taken = sum(size for size, _ in making) + sum(found.st_size for found, _ in made)
             free = shutil.disk_usage(parent).free - sum(size - written for size, written in making)
+            if free + sum(_BLOCK * found.st_blocks for found, _ in made) - need < self.min_free:
+                raise NoRoom(_FULL)  # even if all of them made room
             for found, path in made:
                 if taken + need <= self.most_bytes and free - need >= self.min_free:
                     break
@@ -70,7 +73,7 @@ class ParquetRoom:
                     taken -= found.st_size
                     free += _BLOCK * found.st_blocks
             if free - need < self.min_free:
-                raise NoRoom("the disk is too full to make this file; npy and ids are there already")
+                raise NoRoom(_FULL)
             if taken + need > self.most_bytes:
                 raise TooManyInUse("too many tables are being downloaded as Parquet; try again later, or download npy")
             os.truncate(work, need)
