@@ -1,6 +1,6 @@
-"""Whether what is submitted now would run: the database is there and whole, a dispatcher is alive, the disk takes files.
+"""Whether what is submitted now would run: the database is whole, a dispatcher is alive, the disk takes files.
 
-Each reason says what to do. Whether the process is alive is another question (/livez): to restart it mends none of these.
+Each reason says what to do. Whether the process is alive is another question (/livez): a restart mends none of these.
 """
 
 from __future__ import annotations
