@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from service.client import ApiError, Client
 from service.embeddings.layout import INVERSE_NORMS, LABELS, VECTORS
 from service.embeddings.scrubber import CHECKED, Scrubber
 from service.settings import Settings
@@ -126,6 +127,16 @@ def test_a_damaged_version_is_published_again_from_its_run(live: Live) -> None:
     conclude(live, made.version)
     answer = mine.get(f"/v1/embeddings/{made.version}/nodes/1")
     assert np.allclose(answer.json()["vector"], made.vectors[1])
+
+
+def test_a_patient_client_does_not_wait_for_what_needs_somebody_to_mend_it(live: Live) -> None:
+    mine = client(live, "submit")
+    made = train(live, mine, rows=ROWS, dim=DIM)
+    flip(folder(live, made) / VECTORS, quietly=True)
+    key = live.store.keys.create("test", frozenset({"read"}))[1]
+    with Client(live.url, key, patience=600.0) as patient, pytest.raises(ApiError, match="is damaged") as refused:
+        patient.vectors.vector(made.version, 0)
+    assert refused.value.status == 503
 
 
 def test_a_damaged_version_can_be_deleted_and_its_alias_moved(live: Live) -> None:

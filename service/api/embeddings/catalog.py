@@ -32,7 +32,7 @@ from service.store.errors import Unavailable
 from service.store.records import Embedding, Snapshot
 
 CHECKED_AT_ONCE = 64 << 20  # bytes of a version that is compared with its checksums before it is served first
-DAMAGED_RETRY = 60
+DAMAGED_RETRY = 3_600  # seconds: it lasts until somebody publishes anew, so that clients do not wait for it
 MOST_OPEN = 64  # tables; their maps cost address space and a few pages
 PUBLISHING_RETRY = 2  # seconds
 _PAUSE = 2.0  # after something that nobody expected
