@@ -29,7 +29,7 @@ RUN pip install -c constraints.txt --no-build-isolation --no-deps . && \
 FROM python:3.11.14-slim-bookworm
 COPY --from=build /opt/nml /opt/nml
 # A named volume takes its owner from the image, so the folder exists here and belongs to the user.
-RUN useradd --uid 10001 --no-log-init --no-create-home --home-dir /tmp nml && install -d -o nml -g nml /data
+RUN useradd --uid 10001 --no-log-init --no-create-home --home-dir /tmp nml && install -d -m 0700 -o nml -g nml /data
 ENV PATH=/opt/nml/bin:$PATH HOME=/tmp NML_HOME=/data PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /data

@@ -41,7 +41,7 @@ RUN pip install -c constraints.txt --no-build-isolation --no-deps . && pip unins
 FROM python:3.11.14-slim-bookworm
 COPY --from=build /opt/nml /opt/nml
 # A named volume takes its owner from the image, so the folder exists here and belongs to the user.
-RUN useradd --uid 10001 --no-log-init --no-create-home --home-dir /tmp nml && install -d -o nml -g nml /data
+RUN useradd --uid 10001 --no-log-init --no-create-home --home-dir /tmp nml && install -d -m 0700 -o nml -g nml /data
 ENV PATH=/opt/nml/bin:$PATH HOME=/tmp NML_HOME=/data MPLBACKEND=Agg MPLCONFIGDIR=/tmp/matplotlib PYTHONUNBUFFERED=1 \
     RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 USER 10001:10001

@@ -18,6 +18,7 @@ from service.api.edge.metrics import RequestMetrics
 from service.api.fast_routes import FastRoutes, routes_to
 from service.api.routes import aliases, datasets, embeddings, inference, jobs, operations, retrieval, sweeps
 from service.api.state import open_state
+from service.private_home import create_private_files
 from service.settings import Settings
 
 TAGS = [
@@ -73,6 +74,7 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
 
 def from_environment() -> FastAPI:
     """The app with settings from the environment, for uvicorn's --factory."""
+    create_private_files()
     return create_app(Settings())
 
 

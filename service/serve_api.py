@@ -20,6 +20,7 @@ import uvicorn
 from service.api.edge.multiprocess_metrics import FOLDER_VARIABLE, join
 from service.net.bounded_http import bounded_http
 from service.net.places import Places
+from service.private_home import create_private_files
 from service.settings import Settings
 
 BACKLOG = 2_048
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--counts", type=Path, help="a folder in which several API processes count together")
     parser.add_argument("--slot", type=int, default=1, help="which of them this is, from 1")
     options = parser.parse_args(arguments)
+    create_private_files()
     settings = Settings()
     own = listening_socket(settings.host, settings.port) if options.fd is None else socket.socket(fileno=options.fd)
     connections = max(SPARE_FILES, min(settings.max_watchers + CONNECTIONS, raise_file_limit() - SPARE_FILES))

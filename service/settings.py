@@ -117,6 +117,12 @@ class Settings(BaseSettings):
     retain_days: float = Field(
         0.0, ge=0, description="versions without an alias are deleted after so many days; 0: never"
     )
+    parquet_bytes: PositiveInt = Field(
+        20 * 10**9, description="disk for whole tables that were downloaded as Parquet; older ones make room"
+    )
+    scrub_days: float = Field(
+        7.0, ge=0, description="published files are compared with their checksums so often, slowly; 0: never"
+    )
     inference_idle_seconds: PositiveFloat = Field(600.0, description="an encoder that nobody asks is unloaded after it")
     inference_seconds: PositiveFloat = Field(120.0, description="longest time for new nodes or a classification")
     encoder_address: str | None = Field(

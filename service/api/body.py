@@ -20,6 +20,7 @@ Trail = Any  # (trail of what it is in, key or position), () for the whole: join
 
 JSON = "application/json"
 MOST_VALUES = 100_000  # in a body; a large sweep has a few thousand
+MOST_KEYS = 1_000  # of an object; the largest of ours, the space of a sweep, has about a hundred
 _SMALL = 20_000  # bytes; what is read in a millisecond need not go to a thread
 BODY_SECONDS = 30.0  # for the whole body; a million bytes take far less on any line that is alive
 
@@ -100,7 +101,7 @@ def _unusable(document: dict[str, Any]) -> Iterator[FieldError]:
     """What no JSON standard and no database takes: NaN, infinities, and the character NUL.
 
     Raises:
-        Problem: 422, there is more in it than any spec has.
+        Problem: 422, there is more in it, or in one object of it, than any spec has.
     """
     pending: deque[tuple[Trail, Any]] = deque([((), document)])
     for count in itertools.count():
@@ -110,6 +111,8 @@ def _unusable(document: dict[str, Any]) -> Iterator[FieldError]:
             raise not_valid([FieldError("body", f"contains more than {MOST_VALUES:,} values; no spec needs as many")])
         trail, value = pending.popleft()
         if isinstance(value, dict):
+            if len(value) > MOST_KEYS:  # before validation, which would make an error of each
+                raise not_valid([FieldError(_path(trail), f"has {len(value):,} keys; no spec has over {MOST_KEYS:,}")])
             if any("\0" in key for key in value):
                 yield FieldError(_path(trail), "a key contains a NUL character; remove it")
             pending.extend(((trail, key), item) for key, item in value.items())

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from service.store.errors import (
+    DatabaseDamaged,
     Fenced,
     IdempotencyConflict,
     InUse,
@@ -163,10 +164,10 @@ def _placed(message: str) -> FieldError:
     return FieldError(dotted[0] if dotted else word[0] if word else "body", message)
 
 
-def not_valid(errors: Sequence[FieldError]) -> Problem:
-    """422 that lists fields."""
-    first = errors[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+def not_valid(errors: Sequence[FieldError], *, count: int | None = None) -> Problem:
+    """422 that lists fields.  count: of all errors, where only the first are given."""
+    first, others = errors[0], (len(errors) if count is None else count) - 1
+    more = f" (and {others} more)" if others else ""
     return Problem(422, f"{first.field}: {first.message}{more}", errors=errors)
 
 
@@ -179,6 +180,8 @@ def problem_of(error: Exception) -> Problem:
             return not_valid(field_errors(error.errors(), skip=1))
         case HTTPException():
             return _http_problem(error)
+        case DatabaseDamaged():
+            return unavailable("the database is damaged; whoever runs this service must restore a backup", seconds=60)
         case Unavailable():
             return unavailable("the database cannot be reached; nothing was lost, try again in a moment")
         case NotFound():

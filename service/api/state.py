@@ -25,6 +25,7 @@ from service.api.readiness import Readiness
 from service.api.security import Keyring
 from service.api.shutdown import on_stop_signal
 from service.datasets.in_progress import UploadsInProgress
+from service.embeddings.parquet_room import ParquetRoom
 from service.encoder.client import EncoderClient
 from service.settings import Settings
 from service.store import Store, open_store
@@ -90,7 +91,8 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
     )  # fmt: skip
     state = AppState(
         settings=settings, store=store, metrics=metrics, keyring=Keyring(store), readiness=Readiness(store, settings),
-        feed=feed, uploads=UploadsInProgress(), catalog=Catalog(store, settings), tables=TableFiles(),
+        feed=feed, uploads=UploadsInProgress(), catalog=Catalog(store, settings),
+        tables=TableFiles(ParquetRoom(settings.parquet_bytes, settings.min_free_bytes)),
         in_flight=BytesInFlight(), encoder=_encoder(settings), gathers=BoundedPool(_GATHERS),
         searches=BoundedPool(settings.search_concurrency),
         parses=BoundedPool(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),

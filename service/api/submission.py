@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from service.api.cpu_bounds import check_job_cpus, check_sweep_cpus
-from service.api.problems import FieldError, Problem, field_errors, invalid, not_valid, problem_of
+from service.api.problems import MAX_ERRORS, FieldError, Problem, field_errors, invalid, not_valid, problem_of
 from service.datasets.resolve import resolve
 from service.settings import Settings
 from service.store import Store
@@ -110,7 +110,8 @@ def _valid(kind: type[SpecType], document: dict[str, Any]) -> SpecType:
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        raise not_valid(field_errors(error.errors(include_url=False, include_input=False))) from None
+        count, details = error.error_count(), error.errors(include_url=False, include_input=False)
+        raise not_valid(field_errors(details[:MAX_ERRORS]), count=count) from None
     except (ArithmeticError, RecursionError) as error:  # numbers so large that even comparing them fails
         raise invalid("body", "contains a number that is too large for any field") from error
 

@@ -13,7 +13,7 @@ from service.cli.report import print_quality, result_console
 if TYPE_CHECKING:
     from service.client import Version
 
-STYLES = {"ready": "green", "failed": "red", "publishing": "cyan"}
+STYLES = {"ready": "green", "failed": "red", "damaged": "red", "publishing": "cyan"}
 
 
 def print_versions(versions: Sequence[Version]) -> None:

@@ -88,8 +88,9 @@ class Embeddings:
                 found = self.get(name)
                 if found.state == "ready":
                     return found
-                if found.state == "failed":
-                    raise JobFailed(found.version, "infra", f"not published: {found.failure or 'no reason given'}")
+                if found.state in ("failed", "damaged"):
+                    what = "damaged" if found.state == "damaged" else "not published"
+                    raise JobFailed(found.version, "infra", f"{what}: {found.failure or 'no reason given'}")
             except ApiError as error:
                 if error.status != httpx.codes.NOT_FOUND or trained:
                     raise

@@ -9,6 +9,8 @@ import sys
 from service.dispatch.dispatcher import Dispatcher
 from service.dispatch.local import LocalRunner
 from service.dispatch.runner import Runner
+from service.embeddings.scrubber import Scrubber
+from service.private_home import create_private_files
 from service.settings import Settings
 from service.store import Store, open_store
 from service.store.errors import Unavailable
@@ -38,6 +40,7 @@ def main() -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     stop = StopRequest(signals=SERVICE_SIGNALS, on_repeat=lambda: None)
     stop.listen()
+    create_private_files()
     settings = Settings()
     if importlib.util.find_spec("mlflow") is None:
         log.warning(
@@ -52,9 +55,12 @@ def main() -> int:
         return error.exit_code
     if store is None:
         return 0
+    scrubber = Scrubber(store, settings)
     try:
+        scrubber.start()
         Dispatcher(settings, store, runner).run(stop)
     finally:
+        scrubber.stop()
         store.close()
     return 0
 

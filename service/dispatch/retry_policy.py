@@ -3,6 +3,8 @@
 exit code 0                          succeeded, even if it was to be cancelled meanwhile
 else, cancelled by a user            cancelled
 3                                    failed at once: trying again changes nothing
+an import that crashed, or had too   the same: each attempt reads the same file in the same way
+little memory by its own limit
 else, the deadline has passed        failed, as `deadline`; so also if the next attempt would start after it
 else, stopped with the service       queued again; not counted as a retry
 4, or killed by the kernel for lack  queued again, to go on with a smaller plan, `oom_retries` times; then failed
@@ -26,6 +28,7 @@ FailureKind = Literal["invalid", "oom", "infra", "deadline"]
 _LONGEST = 4_000  # characters of a message
 _LONGEST_REASON = 300
 _STOPPED_BY_US = (signal.SIGTERM, signal.SIGKILL)
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGFPE, signal.SIGILL)  # what a reader does to itself
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def decide(job: Job, ended: Ended, now: float, settings: Settings, *, stopping: 
     if job.state == "cancelling":
         return Finish("cancelled")
     kind, message = classify(ended)
+    if job.kind == "import" and (why := _blames_the_files(ended)):
+        kind, message = "invalid", f"{why} ({first_line(message)})"
     if kind == "invalid":
         return Finish("failed", kind, message)
     if job.deadline is not None and now >= job.deadline:
@@ -99,6 +104,19 @@ def classify(ended: Ended) -> tuple[Literal["invalid", "oom", "infra"], str]:
     if ended.exit_code == OutOfMemory.exit_code or ended.oom_killed or ended.kind == OutOfMemory.kind:
         return "oom", message
     return "infra", message
+
+
+def _blames_the_files(ended: Ended) -> str | None:
+    """Why the next attempt at an import would end in the same way; none if it might not."""
+    if not isinstance(ended, Outcome) or ended.oom_killed:
+        return None
+    if ended.signal in _CRASHES:
+        return "their reader crashed on these files. Write them anew, with fewer columns or shorter rows"
+    if ended.exit_code == OutOfMemory.exit_code:
+        return (
+            "these files take more memory to read than an import has. Write them anew, as Parquet or with shorter rows"
+        )
+    return None
 
 
 def _pause(times: int, settings: Settings) -> float:

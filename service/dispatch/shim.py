@@ -65,6 +65,7 @@ class Shim:
 
     def run(self) -> int:
         """Start the trainer, supervise it, end what it left behind, write the outcome. Returns the exit code."""
+        os.umask(0o077)  # of the trainer too: on a cluster it is Ray's that starts us
         adopt_orphans()
         output, output_end = _pipe()
         report, report_end = _pipe()

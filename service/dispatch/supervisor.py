@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from service.api.edge.multiprocess_metrics import shared_folder
 from service.dispatch.dispatcher import FORCED_SECONDS
+from service.private_home import create_private_files
 from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings
 from trainer.errors import InvalidInput
@@ -112,6 +113,7 @@ def serve(
         InvalidInput: the port is taken, or MLflow's UI is asked for and MLflow is not installed.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    create_private_files()  # MLflow's too
     with contextlib.ExitStack() as stack:
         listener = None if role == "dispatcher" else stack.enter_context(contextlib.closing(_listen(settings)))
         children, settings = ([], settings) if not mlflow_ui else _mlflow(settings)

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embeddings.exact import Floats, Rows, Vectors, load_faiss, nearest, rescored
+from service.embeddings.integrity import Stamps
 from service.embeddings.layout import IndexKind, index_files
 from service.embeddings.table import Table
 from trainer.errors import Infrastructure, InvalidInput
@@ -59,6 +60,7 @@ class Index:
     recall: float  # recall@10 that was measured at this effort
     rows: int
     opened: Any  # faiss.Index
+    files: Stamps = field(default_factory=lambda: Stamps(()))  # of the mapped file
 
     def nearest(self, table: Table, queries: Floats, k: int, exclude: Rows | None = None) -> tuple[Rows, Floats]:
         """As exact.nearest for cosine, from the index's candidates; fewer than k were found where a row is -1."""
@@ -167,6 +169,7 @@ def open_index(table: Table, kind: IndexKind) -> Index:
         raise _damaged(document_file.name, f"is not the document of an index ({error})", kind) from error
     if shape != (table.info.rows, table.info.dim):
         raise _damaged(document_file.name, f"speaks of a table of {shape[0]} × {shape[1]}", kind)
+    stamps = Stamps([index_file])
     if index_file.stat().st_size != size:  # a map of a file cut short would end the process when it is read
         raise _damaged(index_file.name, f"has {index_file.stat().st_size} bytes instead of {size}", kind)
     try:
@@ -175,7 +178,7 @@ def open_index(table: Table, kind: IndexKind) -> Index:
         raise _damaged(index_file.name, "is refused by FAISS", kind) from error
     if (opened.ntotal, opened.d) != shape:
         raise _damaged(index_file.name, f"holds {opened.ntotal} × {opened.d} numbers", kind)
-    return Index(kind, effort, recall, table.info.rows, opened)
+    return Index(kind, effort, recall, table.info.rows, opened, stamps)
 
 
 def index_memory(rows: int, dim: int, kind: IndexKind) -> int:

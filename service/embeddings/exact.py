@@ -15,7 +15,7 @@ is as exact, and if that is most of the table takes some ten times as long. Memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,6 +53,7 @@ class Vectors:
     inverse_norms: Floats  # [N], 0 for a zero vector and one shorter than SHORT
     metric: Metric
     among: Rows | None = None
+    between: Callable[[], None] = lambda: None  # called before each block
 
     @property
     def error(self) -> float:
@@ -83,14 +84,16 @@ class Vectors:
 def nearest(
     vectors: Floats, inverse_norms: Floats, queries: Floats, k: int, *,
     metric: Metric = "cosine", among: Rows | None = None, exclude: Rows | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> tuple[Rows, Floats]:  # fmt: skip
     """Rows [q, k'] and scores [q, k'] of the k nearest, best first, ties by row; k' = min(k, what there is).
 
     `exclude`: [q] one row per query that does not count, -1 for none. Where a query has fewer than k' rows the rest is
     row -1 with score NaN. Queries are finite, and with cosine not zero (a vector whose inverse norm is 0 scores 0). No
     vector is longer than 1e18 (service.embeddings.publish sees to that), so nothing overflows float32 on the way.
+    `between` is called before each block of rows and at the end; it may raise.
     """
-    searched = Vectors(np.asarray(vectors), np.asarray(inverse_norms), metric, among)
+    searched = Vectors(np.asarray(vectors), np.asarray(inverse_norms), metric, among, between)
     queries = np.ascontiguousarray(queries, np.float32)
     left_out = np.full(len(queries), -1, np.int64) if exclude is None else searched.positions(np.asarray(exclude))
     available = len(searched) - (left_out >= 0)
@@ -103,6 +106,7 @@ def nearest(
     for start in range(0, len(queries), group):
         part = slice(start, start + group)
         rows[part], scores[part] = _nearest_of_group(searched, queries[part], width, kept, left_out[part])
+    between()
     return rows, scores
 
 
@@ -166,6 +170,7 @@ def _sweep(searched: Vectors, unit: Floats, left_out: Rows) -> Iterator[tuple[in
         stop = min(start + block, rows)
         taken: slice | Rows = slice(start, stop) if searched.among is None else searched.among[start:stop]
         products = space if stop - start == space.shape[1] else np.empty((len(unit), stop - start), np.float32)
+        searched.between()
         x = searched.vectors[taken]
         if len(unit) <= FEW:
             _few_products(x, unit, products)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embeddings.layout import DOWNLOAD, IdType
+from service.embeddings.parquet_room import WORK, ParquetRoom
 from service.embeddings.table import Table
 from trainer.files.atomic import sync
 from trainer.files.mapped import release
@@ -27,21 +28,26 @@ _GROUP_ROWS = 250_000  # their ids and labels are Python objects for a moment
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def parquet_file(table: Table) -> Path:
+def parquet_file(table: Table, room: ParquetRoom | None = None) -> Path:
     """download.parquet of a version: columns id, vector (a list of dim float32) and, where there are any, label.
 
     Made by the first who asks; others who ask meanwhile wait for that one. It is there completely or not at all, and
-    never changes, so that a broken download can go on. In memory: about one group of rows.
+    never changes, so that a broken download can go on, until it makes room for another. In memory: about one group of
+    rows.
 
     Vectors are stored as they are: compressed (zstd, bytes split) they were 15 % smaller and took five times as long.
 
+    Args:
+        room: what it and those of other versions may take; none: anything.
+
     Raises:
-        OSError: it cannot be written, as on a full disk; or the version is deleted.
+        NoRoom: there is no room for it.
+        OSError: it cannot be written, as on a full disk; or the version is deleted. Nothing of it stays.
     """
     path = table.directory / DOWNLOAD
-    work = path.with_name(f".{DOWNLOAD}.tmp")
+    work = path.with_name(WORK)
     while not path.exists():
-        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # a process that dies lets go of it
             if not _is(work, descriptor):
@@ -51,6 +57,8 @@ def parquet_file(table: Table) -> Path:
                 continue
             try:
                 os.truncate(descriptor, 0)
+                if room is not None:
+                    room.reserve(table, work)
                 _write(table, work)
                 os.fsync(descriptor)
                 os.rename(work, path)
@@ -84,18 +92,25 @@ def _write(table: Table, path: Path) -> None:
     schema = pa.schema(fields)
     compression = {"id": "zstd", "label": "zstd"}
     rows = min(_GROUP_ROWS, max(1, _GROUP_BYTES // (4 * info.dim)))
-    with (
-        path.open("r+b") as file,
-        pq.ParquetWriter(file, schema, compression=compression, use_dictionary=["label"]) as writer,
-    ):
-        for start in range(0, info.rows, rows):
-            some = np.arange(start, min(start + rows, info.rows))
-            vectors = table.vectors[start : start + rows]
-            columns: list[Any] = [pa.array(table.ids.ids_of(some), fields[0][1]), _vectors(vectors)]
-            if table.labels is not None:
-                columns.append(_labels(table.labels[start : start + rows], info.classes or ()))
-            writer.write_table(pa.table(columns, schema=schema), row_group_size=rows)
-            release(vectors)
+    with path.open("r+b") as file:
+        with pq.ParquetWriter(file, schema, compression=compression, use_dictionary=["label"]) as writer:
+            _write_groups(table, writer, schema, rows)
+        file.truncate()  # of what was expected
+
+
+def _write_groups(table: Table, writer: Any, schema: pa.Schema, rows: int) -> None:
+    import pyarrow as pa
+
+    info = table.info
+    for start in range(0, info.rows, rows):
+        table.files.check()
+        some = np.arange(start, min(start + rows, info.rows))
+        vectors = table.vectors[start : start + rows]
+        columns: list[Any] = [pa.array(table.ids.ids_of(some), schema.field("id").type), _vectors(vectors)]
+        if table.labels is not None:
+            columns.append(_labels(table.labels[start : start + rows], info.classes or ()))
+        writer.write_table(pa.table(columns, schema=schema), row_group_size=rows)
+        release(vectors)
 
 
 def _labels(numbers: NDArray[np.int32], classes: Sequence[str]) -> pa.Array:

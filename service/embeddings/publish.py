@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from service.embeddings.exact import SHORT
 from service.embeddings.id_index_writer import Progress, write_id_files
+from service.embeddings.integrity import find_damage
 from service.embeddings.layout import (
     ENCODER,
     FORMAT,
@@ -45,7 +46,7 @@ _AGAIN = "Train again, or restore the run's files."
 def build_version(
     export: Path, spec_file: Path, target: Path, *, version: str, progress: Progress | None = None
 ) -> VersionInfo:
-    """Make the folder `target` of an export; where it is complete already, nothing is done.
+    """Make the folder `target` of an export; where it is complete and undamaged already, nothing is done.
 
     Killed at any point, the same call makes it anew. Of two who build at once the first wins, the other gets what the
     first has made.
@@ -191,7 +192,7 @@ def inverse_norms(vectors: NDArray[np.float32], start: int = 0) -> NDArray[np.fl
 
 
 def _complete(target: Path, version: str) -> VersionInfo | None:
-    """What is at `target`, if that is this version with all its files.
+    """What is at `target`, if that is this version with all its files, each as it was published.
 
     Raises:
         Infrastructure: it is a version of another format, which whoever made it can read.
@@ -205,7 +206,7 @@ def _complete(target: Path, version: str) -> VersionInfo | None:
             what = f"{target.name}: is published already, in a format that this release does not know"
             raise Infrastructure(f"{what}. Use the release that made it, or delete the version.") from error
         return None
-    return info if info.version == version and all((target / name).exists() for name in info.files) else None
+    return info if info.version == version and find_damage(target, info) is None else None
 
 
 def _of_another_format(target: Path) -> bool:

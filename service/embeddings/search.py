@@ -56,17 +56,21 @@ class Searcher:
         Raises:
             InvalidInput: queries of another dimension, not finite, or zero with cosine; a backend that is not built or
                 does not do this metric or filter.
-            Infrastructure: an index asked for by name cannot be read.
+            Infrastructure: an index asked for by name cannot be read, or the table has changed under our eyes.
         """
         queries = np.ascontiguousarray(queries, np.float32)
         self._check(queries, k, metric, backend)
         index = self._chosen(backend, metric, filtered=among is not None)
-        if index is not None:
-            return self._by_index(index, queries, k, exclude)
         table = self._table
+        table.files.check()
+        if index is not None:
+            found = self._by_index(index, queries, k, exclude)
+            table.files.check()
+            return found
         rows, scores = nearest(
-            table.vectors, table.inverse_norms, queries, k, metric=metric, among=among, exclude=exclude
-        )
+            table.vectors, table.inverse_norms, queries, k, metric=metric, among=among, exclude=exclude,
+            between=table.files.check,
+        )  # fmt: skip
         return Found(rows, scores, "exact")
 
     def close(self) -> None:
@@ -118,7 +122,10 @@ class Searcher:
     def _index(self, kind: IndexKind) -> Index:
         """The open index. Raises as open_index does; one that was refused is not tried again until it is rebuilt."""
         if (known := self._open.get(kind)) is not None:
-            return known
+            if known.files.changed() is None:
+                return known
+            with self._lock:
+                self._open.pop(kind, None)
         document = (self._table.directory / index_files(kind)[1]).stat().st_mtime_ns
         with self._lock:
             if (known := self._open.get(kind)) is not None:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embeddings.id_index import IdIndex
-from service.embeddings.layout import INVERSE_NORMS, LABELS, VECTORS, VersionInfo, read_info
+from service.embeddings.integrity import Stamps
+from service.embeddings.layout import ENCODER, INVERSE_NORMS, LABELS, SPEC, VECTORS, VersionInfo, read_info
 from trainer.errors import InvalidInput
 from trainer.files.mapped import map_npy, release
 
@@ -30,6 +31,7 @@ class Table:
     inverse_norms: NDArray[np.float32]  # [N], 0 for a zero vector or one shorter than 2⁻¹⁰⁰
     labels: NDArray[np.int32] | None  # [N], place in info.classes, -1 none
     ids: IdIndex
+    files: Stamps  # of what is mapped
 
     @classmethod
     def open(cls, directory: Path) -> Table:
@@ -40,6 +42,8 @@ class Table:
             ValueError: a file is not what version.json says.
         """
         info = read_info(directory)
+        mapped = [name for name in info.files if name not in (ENCODER, SPEC, "ids.json")]
+        stamps = Stamps(directory / name for name in mapped)  # before they are mapped: what changes then is noticed
         return cls(
             directory=directory,
             info=info,
@@ -47,6 +51,7 @@ class Table:
             inverse_norms=map_npy(directory / INVERSE_NORMS, "<f4", (info.rows,)),
             labels=None if info.classes is None else map_npy(directory / LABELS, "<i4", (info.rows,)),
             ids=IdIndex.open(directory, info),
+            files=stamps,
         )
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -54,7 +59,9 @@ class Table:
 
         Raises:
             IndexError: a row that the table does not have.
+            Damaged: a file was changed since the table was opened.
         """
+        self.files.check()
         taken = self.vectors[rows]  # -1 takes the last for a moment
         unknown = rows < 0
         if unknown.any():

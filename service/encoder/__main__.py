@@ -17,6 +17,7 @@ from pathlib import Path
 
 from service.encoder.address import parse_address, token_from
 from service.encoder.client import RemoteEncoder
+from service.private_home import create_private_files
 from trainer.errors import Infrastructure, TrainerError
 from trainer.process.home import nml_home
 
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--home", type=Path, help="only versions in its folder embeddings are opened; default NML_HOME")
     options = parser.parse_args(arguments)
+    create_private_files()
     home = (options.home or nml_home()).resolve()
     try:
         if options.check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.private_home import close_home
 from service.settings import Settings
 from service.store.aliases import Aliases
 from service.store.claims import Claims
@@ -43,11 +44,13 @@ class Store:
 
 
 def open_store(settings: Settings) -> Store:
-    """Connect, and bring the tables up to date.
+    """Connect, and bring the tables up to date; the home is nobody else's from then on.
 
     Raises:
         Unavailable: the database does not answer.
+        OSError: there is no home, and it cannot be made.
     """
+    close_home(settings.home)
     database = connect(settings.database)
     try:
         migrate(database, settings.home)

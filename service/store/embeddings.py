@@ -1,6 +1,6 @@
 """Published embeddings: immutable versions, each made by a publishing job from what a training job left.
 
-    publishing → ready | failed        (failed → publishing, if someone asks again)
+    publishing → ready | failed; ready → damaged        (failed or damaged → publishing, if someone asks again)
 
 A version has the id of its training job as name. The row is made in the transaction that ends the training job, so
 that a job which succeeded is published whatever happens to processes. service.store.aliases tells how writers exclude
@@ -40,7 +40,7 @@ class Embeddings:
     def create(self, job: Job, publish: NewJob) -> tuple[Embedding, bool]:
         """Publish what a training job left; a version that is ready or being published stays as it is.
 
-        One that failed is published anew. Returns it and whether a job was queued.
+        One that failed or is damaged is published anew. Returns it and whether a job was queued.
 
         Raises:
             NotFound: the training job is no more.
@@ -90,6 +90,16 @@ class Embeddings:
             made = _change(connection, version, **ready)
             _follow(connection, made)
             return made
+
+    def damage(self, version: str, why: str) -> bool:
+        """A version whose files are not what was published is served no more; returns whether it was until now."""
+        with writing(self._database) as connection:
+            lock_catalog(connection)
+            there = _find(connection, version)
+            if there is None or there.state != "ready":
+                return False
+            _change(connection, version, state="damaged", failure=why)
+            return True
 
     def build_index(self, version: str, kind: str, job: NewJob) -> tuple[Embedding, bool]:
         """Queue the building of a search index, unless that kind is there or being built.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.store.errors import Unavailable
+from service.store.errors import DatabaseDamaged, Unavailable
 
 _BUSY_SECONDS = 15  # SQLite: for other writers; each holds the lock for milliseconds
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGED_STATES = ("XX001", "XX002")  # of PostgreSQL: data, an index
 _POSTGRES = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -106,7 +108,11 @@ def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] 
     except (errors.OperationalError, errors.InterfaceError, errors.InternalError, PoolTimeout) as error:
         if connection is not None:
             connection.invalidate()
-        raise Unavailable(_first_line(error)) from error
+        raise _unavailable(error) from error
+    except errors.DatabaseError as error:
+        if not _is_damage(error):
+            raise
+        raise _unavailable(error) from error
     finally:
         if connection is not None:
             connection.close()
@@ -135,11 +141,37 @@ def _translated() -> Iterator[None]:
         InternalError,
         PoolTimeout,
     ) as error:  # InternalError: read-only at the moment
-        raise Unavailable(_first_line(error)) from error
+        raise _unavailable(error) from error
     except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable(_first_line(error)) from error
+        if error.connection_invalidated or _is_damage(error):
+            raise _unavailable(error) from error
         raise
+
+
+def find_damage(url: str) -> str | None:
+    """What SQLite finds wrong with the structure of its file, or None. Reads all of it, by a connection of its own.
+
+    PostgreSQL checks every page that it reads, so there is nothing to look for.
+    """
+    place = make_url(url)
+    if place.get_backend_name() != "sqlite" or not place.database:
+        return None
+    try:
+        with closing(sqlite3.connect(f"{Path(place.database).as_uri()}?mode=ro", uri=True)) as connection:
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        return str(error) if _is_damage(error) else None
+    return None if found == "ok" else found
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    return (DatabaseDamaged if _is_damage(error) else Unavailable)(_first_line(error))
+
+
+def _is_damage(error: Exception) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(cause, "sqlite_errorcode", None)
+    return (code is not None and code & 0xFF in _DAMAGED) or getattr(cause, "sqlstate", None) in _DAMAGED_STATES
 
 
 def _first_line(error: Exception) -> str:

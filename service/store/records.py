@@ -146,7 +146,7 @@ class Embedding:
 
     version: str  # id of the training job that made them
     job_id: str  # of the job that publishes them
-    state: Literal["publishing", "ready", "failed"]
+    state: Literal["publishing", "ready", "failed", "damaged"]
     owner: str | None
     name: str | None
     dataset: str  # the training job's, with its version

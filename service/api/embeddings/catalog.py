@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
@@ -19,6 +22,8 @@ from service.api.embeddings.responses import ResponseHeaders
 from service.api.embeddings.revision import RevisionReader
 from service.api.problems import Problem, clean, unavailable
 from service.api.threads import in_thread, read
+from service.embeddings.integrity import Damaged, find_damage
+from service.embeddings.layout import read_info
 from service.embeddings.search import Searcher
 from service.embeddings.table import Table
 from service.settings import Settings
@@ -26,6 +31,8 @@ from service.store import Store
 from service.store.errors import Unavailable
 from service.store.records import Embedding, Snapshot
 
+CHECKED_AT_ONCE = 64 << 20  # bytes of a version that is compared with its checksums before it is served first
+DAMAGED_RETRY = 3_600  # seconds: it lasts until somebody publishes anew, so that clients do not wait for it
 MOST_OPEN = 64  # tables; their maps cost address space and a few pages
 PUBLISHING_RETRY = 2  # seconds
 _PAUSE = 2.0  # after something that nobody expected
@@ -62,19 +69,24 @@ class Catalog:
         self._aliases: dict[str, list[str]] = {}  # by version
         self._served: OrderedDict[str, ServedVersion] = OrderedDict()
         self._found: dict[str, Found] = {}  # by version or alias; what was resolved since the snapshot was taken
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._suspects: set[str] = set()  # versions with files that were changed
         self._lock = asyncio.Lock()
 
     async def find(self, ref: str) -> Found:
         """The open version that `ref` means now.
 
         Raises:
-            Problem: 404 unknown; 409 not published yet, or never; 503 its files cannot be read.
+            Problem: 404 unknown; 409 not published yet, or never; 503 its files cannot be read, or are damaged.
             Unavailable: the database does not answer.
         """
         if self._revision is not None and self._revision.revision() != self._snapshot.revision:
             await self.refresh()
         found = self._found.get(ref)
         if found is None:
+            return await self._resolve(ref)
+        if found.served.table.files.changed() is not None:
+            self._drop(found.served.version, suspect=True)
             return await self._resolve(ref)
         self._served.move_to_end(found.served.version)
         return found
@@ -149,10 +161,14 @@ class Catalog:
         for is_last in (False, True):
             version = _ready(row)
             served = self._served.get(version)
-            if served is not None:
+            if served is not None and served.table.files.changed() is None:
                 break
             try:
-                table = await in_thread(Table.open, self._settings.version_directory(version))
+                served = await self._open(version)
+                break
+            except Damaged as error:
+                await self._mark(version, str(error))
+                raise damaged(str(error)) from error
             except (OSError, ValueError) as error:
                 await self.refresh()  # deleted in this very moment?
                 row = self._row(ref)
@@ -160,14 +176,44 @@ class Catalog:
                     _ready(row)
                     log.exception("version %s is published, but cannot be opened", version)
                     raise unavailable("the files of this version cannot be read now", seconds=30) from error
-            else:
-                served = self._keep(version, table)
-                break
         assert served is not None
         found = Found(served, pinned=ref == version)
         if version in self._served and self._snapshot.aliases.get(ref, ref) == version:
             self._found[ref] = found
         return found
+
+    async def _open(self, version: str) -> ServedVersion:
+        """One at a time for each version: a table that was changed is read from end to end first.
+
+        Raises:
+            Damaged, OSError, ValueError: it cannot be served.
+        """
+        async with self._opening.setdefault(version, asyncio.Lock()):
+            served = self._served.get(version)
+            if served is not None:
+                if served.table.files.changed() is None:
+                    return served
+                self._drop(version, suspect=True)
+            directory = self._settings.version_directory(version)
+            table = await in_thread(_opened, directory, whole=version in self._suspects)
+            self._suspects.discard(version)
+            return self._keep(version, table)
+
+    def _drop(self, version: str, *, suspect: bool) -> None:
+        """Serve it no more until it is opened anew; a suspect is compared with its checksums then."""
+        self._served.pop(version, None)
+        self._found = {ref: found for ref, found in self._found.items() if found.served.version != version}
+        if suspect:
+            self._suspects.add(version)
+
+    async def _mark(self, version: str, why: str) -> None:
+        """Tell all processes that it is damaged."""
+        log.error("version %s is damaged: %s", version, why)
+        try:
+            await in_thread(self._store.embeddings.damage, version, why)
+            await self.refresh()
+        except Unavailable:
+            pass  # the next request finds it damaged again
 
     def _keep(self, version: str, table: Table) -> ServedVersion:
         """Among the open ones, unless it was opened twice at once, or deleted meanwhile."""
@@ -184,6 +230,34 @@ class Catalog:
         return served
 
 
+def damaged(why: str) -> Problem:
+    """503 for a version that is served no more."""
+    return Problem(
+        503, f"this version is damaged: {clean(why, 500)}. Publish it again (POST /v1/embeddings), or use another",
+        headers={"Retry-After": str(DAMAGED_RETRY)}, kind="damaged",
+    )  # fmt: skip
+
+
+def _opened(directory: Path, *, whole: bool) -> Table:
+    """The table, compared with its checksums if it is small or `whole` asks for it.
+
+    Raises:
+        Damaged: its files are not what was published.
+        OSError, ValueError: it cannot be opened.
+    """
+    info = read_info(directory)
+    try:
+        table = Table.open(directory)
+    except ValueError as error:
+        raise Damaged(str(error)) from error
+    if whole or info.bytes <= CHECKED_AT_ONCE:
+        with suppress(FileNotFoundError):  # deleted since: who asked before is answered from what was mapped
+            why = find_damage(directory, info)
+            if why is not None:
+                raise Damaged(why)
+    return table
+
+
 def _ready(row: Embedding | None) -> str:
     """The version's name.
 
@@ -197,6 +271,8 @@ def _ready(row: Embedding | None) -> str:
             409, "this version is still being published; try again in a moment",
             headers={"Retry-After": str(PUBLISHING_RETRY)}, kind="publishing",
         )  # fmt: skip
+    if row.state == "damaged":
+        raise damaged(row.failure or "its files are not what was published")
     if row.state != "ready":
         why = row.failure or "its job has failed"
         raise Problem(409, f"this version could not be published: {clean(why, 500)}", kind="not-published")

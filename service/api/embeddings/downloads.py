@@ -15,12 +15,15 @@ from service.api.embeddings.catalog import ServedVersion
 from service.api.embeddings.negotiation import IMMUTABLE, JSON, NO_CACHE, NPY
 from service.api.embeddings.raw_response import RawResponse
 from service.api.files import Download
-from service.api.problems import Problem
+from service.api.problems import Problem, unavailable
 from service.embeddings.layout import VECTORS, ids_file
 from service.embeddings.parquet import parquet_file
+from service.embeddings.parquet_room import NoRoom, ParquetRoom, TooManyInUse, hold
+from service.embeddings.table import Table
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CONVERSIONS, _OPENED = 2, 4  # at a time
+_BUSY_SECONDS = 30
 
 
 class TableFile(Download):
@@ -56,23 +59,17 @@ class TableFile(Download):
         self.close()
 
 
-def table_file(served: ServedVersion, form: str, *, pinned: bool) -> TableFile:
+def table_file(served: ServedVersion, form: str, room: ParquetRoom, *, pinned: bool) -> TableFile:
     """The file of a version in this form; Parquet is made when it is first asked for. May wait for the disk.
 
     Raises:
         FileNotFoundError: the version was deleted.
-        Problem: 507, there is no room to make it.
+        Problem: 507, there is no room to make it; 503, there will be once others have been downloaded.
     """
     table, info = served.table, served.info
     options: dict[str, Any] = {"version": served.version, "pinned": pinned}
     if form == "parquet":
-        try:
-            path = parquet_file(table)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise Problem(507, "the disk is too full to make this file; npy and ids are there already") from error
-            raise
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open_parquet(table, room)
         found = os.fstat(descriptor)  # made once: whoever makes it anew makes another
         tag = f'"{served.version}-parquet-{found.st_size:x}-{found.st_mtime_ns:x}"'
         name, kind = f"{served.version}.parquet", "application/vnd.apache.parquet"
@@ -83,18 +80,37 @@ def table_file(served: ServedVersion, form: str, *, pinned: bool) -> TableFile:
     return TableFile(descriptor, name=f"{served.version}.{file}", kind=kind, tag=f'"{info.files[file]}"', **options)
 
 
+def _open_parquet(table: Table, room: ParquetRoom) -> int:
+    """A descriptor of the file, which nobody removes until it is closed."""
+    while True:
+        try:
+            descriptor = os.open(parquet_file(table, room), os.O_RDONLY | os.O_CLOEXEC)
+        except TooManyInUse as error:
+            raise unavailable(error.message, seconds=_BUSY_SECONDS) from error
+        except NoRoom as error:
+            raise Problem(507, error.message) from error
+        except OSError as error:
+            if error.errno in _FULL:
+                raise Problem(507, "the disk is too full to make this file; npy and ids are there already") from error
+            raise
+        if hold(descriptor):
+            return descriptor
+        os.close(descriptor)  # it made room for another in this very moment
+
+
 class TableFiles:
     """Opens files of tables. Making Parquet takes minutes for a large table: a few at a time, each but once, and those
     who want the same wait without a thread, so that everything else goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: ParquetRoom) -> None:
+        self._room = room
         self._conversions, self._others = BoundedPool(_CONVERSIONS), BoundedPool(_OPENED)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by version, while anyone waits
 
     async def open(self, served: ServedVersion, form: str, *, pinned: bool) -> TableFile:
         """As `table_file`; besides, Problem 503 where too many wait."""
         if form != "parquet":
-            return await self._others.run(table_file, served, form, pinned=pinned)
+            return await self._others.run(table_file, served, form, self._room, pinned=pinned)
         lock = self._locks.setdefault(served.version, asyncio.Lock())
         async with lock:
-            return await self._conversions.run(table_file, served, form, pinned=pinned)
+            return await self._conversions.run(table_file, served, form, self._room, pinned=pinned)

@@ -225,7 +225,7 @@ class EmbeddingSummary(Document):
     """One version in a list."""
 
     version: str = Field(description="also the id of the training job it comes from")
-    state: Literal["publishing", "ready", "failed"]
+    state: Literal["publishing", "ready", "failed", "damaged"]
     job: str = Field(description="id of the job that publishes it")
     dataset: str
     name: str | None

@@ -29,7 +29,8 @@ async def is_alive() -> Response:
 
 @router.get("/readyz", response_model=Ready, summary="Can jobs be submitted, and will they run?")
 async def is_ready(state: State) -> Response:
-    """503 with `reasons` if the database or every dispatcher is away, or the disk is nearly full."""
+    """503 with `reasons` if the database is away or damaged, if there is no dispatcher, or if the disk is nearly full,
+    read-only or out of inodes. Each says what to do."""
     reasons = await state.readiness.reasons()
     if reasons:
         raise unavailable("not ready: " + "; ".join(reasons), extra={"reasons": reasons})

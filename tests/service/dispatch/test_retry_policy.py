@@ -154,7 +154,16 @@ def test_the_reason_is_one_short_line_and_the_message_is_bounded():
     assert len(classify(ended)[1]) == 4_000
 
 
-@pytest.mark.parametrize("kind", ["import", "publish", "index"])
+@pytest.mark.parametrize("ended", [Outcome(None, signal.SIGABRT, None, "ended by SIGABRT"), Outcome(4, kind="oom")])
+def test_a_file_that_ends_its_reader_is_read_once(ended):
+    done = decide(job(kind="import"), ended, NOW, SETTINGS)
+    assert isinstance(done, Finish)
+    assert (done.kind, "Write them anew" in (done.message or "")) == ("invalid", True)
+    assert isinstance(decide(job(kind="import"), OOM[2], NOW, SETTINGS), Retry), "the kernel may have meant others"
+    assert isinstance(decide(job(kind="import"), Outcome(None, signal.SIGBUS), NOW, SETTINGS), Retry), "or the disk"
+
+
+@pytest.mark.parametrize("kind", ["publish", "index"])
 def test_jobs_of_the_service_follow_the_same_rules(kind):
     again = decide(job(kind=kind), Outcome(None, signal.SIGKILL), NOW, SETTINGS)
     assert isinstance(again, Retry)

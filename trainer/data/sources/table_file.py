@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,8 @@ Columns = dict[str, pa.ChunkedArray]
 
 BLOCK_BYTES = 16 << 20  # read at a time; the longest row must fit, and one with MAX_COLUMNS features does
 MAX_COLUMNS = 65_536  # every column costs time and memory of its own, however few rows there are
+HEADER_CHARACTERS = 8 << 20  # of a CSV file's first row: 128 for each of so many columns
+COLUMNS_AT_ONCE = 16_384  # converted from CSV: each takes some 10 KB meanwhile, and pyarrow aborts where it finds none
 
 
 @dataclass(frozen=True)
@@ -114,37 +116,48 @@ class TableFile:
     def parse_csv(self, lines: bytes | None, text: list[str], numbers: list[str]) -> Columns:
         """The columns of these lines, which hold no header; none: of the whole file. Fails as `read` does."""
         types = dict.fromkeys(text, pa.string()) | dict.fromkeys(numbers, pa.float32())
-        options = pacsv.ConvertOptions(column_types=types, include_columns=[*text, *numbers])
-        try:
-            table = pacsv.read_csv(self._source(lines), read_options=self._read_options(lines), convert_options=options)
-        except pa.ArrowInvalid as error:
-            self._explain_csv(lines, numbers, error)
+        found: Columns = {}
+        for some in _groups([*text, *numbers]):
+            try:
+                table = self._convert(lines, {name: types[name] for name in some})
+            except pa.ArrowInvalid as error:
+                self._explain_csv(lines, types, error)
+            found |= {name: table[name] for name in some}
         for name in numbers:
-            self._refuse_gaps(name, table[name])
-        return {name: table[name] for name in [*text, *numbers]}
+            self._refuse_gaps(name, found[name])
+        return found
 
-    def _source(self, lines: bytes | None) -> Any:
-        return self.path if lines is None else pa.BufferReader(lines)
-
-    def _read_options(self, lines: bytes | None, *, use_threads: bool = True) -> Any:
+    def _convert(self, lines: bytes | None, types: dict[str, Any], **parsing: Any) -> pa.Table:
+        """The columns that `types` names. A parallel reader, so its errors do not know where they are."""
         names = None if lines is None else list(self.columns)
-        return pacsv.ReadOptions(column_names=names, use_threads=use_threads, block_size=BLOCK_BYTES)
+        size = BLOCK_BYTES if lines is None else len(lines) + 1  # pyarrow sets aside several times as much
+        return pacsv.read_csv(
+            self.path if lines is None else pa.BufferReader(lines),
+            read_options=pacsv.ReadOptions(column_names=names, use_threads=not parsing, block_size=size),
+            parse_options=pacsv.ParseOptions(**parsing),
+            convert_options=pacsv.ConvertOptions(column_types=types, include_columns=list(types)),
+        )
 
-    def _explain_csv(self, lines: bytes | None, numbers: list[str], error: pa.ArrowInvalid) -> NoReturn:
-        """Read again, slowly, to learn which row is wrong: a parallel reader does not know where it is."""
+    def _explain_csv(self, lines: bytes | None, types: dict[str, Any], error: pa.ArrowInvalid) -> NoReturn:
+        """Read again, slowly, to learn which row is wrong, and in the first column where one is."""
         ragged: list[Any] = []
 
         def note(row: Any) -> str:
             ragged.append(row)
             return "error"
 
+        def texts(name: str) -> pa.ChunkedArray:
+            return self._convert(lines, {name: pa.binary()}, invalid_row_handler=note)[name]
+
         try:
-            table = pacsv.read_csv(
-                self._source(lines),
-                read_options=self._read_options(lines, use_threads=False),
-                parse_options=pacsv.ParseOptions(invalid_row_handler=note),
-                convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(self.columns, pa.binary())),
-            )
+            texts(self.columns[0])
+            for some in _groups([name for name in self.columns if name in types]):
+                if self._converts(lines, types, some):
+                    continue
+                while len(some) > 1:  # halving: as text, thousands of columns at once would take gigabytes
+                    first, second = some[: len(some) // 2], some[len(some) // 2 :]
+                    some = second if self._converts(lines, types, first) else first
+                self._explain_column(some[0], texts(some[0]), is_number=types[some[0]] == pa.float32())
         except pa.ArrowInvalid:
             if not ragged:
                 raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
@@ -154,14 +167,23 @@ class TableFile:
                 f"{self.row(index)}: {row.actual_columns} values for {row.expected_columns} columns. "
                 "Put quotes around values with commas, and leave missing ones empty between commas."
             ) from error
-        for name in self.columns:
-            index = _first_failure(table[name], lambda part: part.cast(pa.string()))
-            if index is not None:
-                raise InvalidInput(f"{self.row(index)}: not UTF-8. Save the file as UTF-8.") from error
-            index = _first_failure(table[name], _parse_numbers) if name in numbers else None
-            if index is not None:
-                self.refuse_text(name, index, table[name][index].as_py().decode())
         raise InvalidInput(f"{self.path}: cannot be read ({error}).") from error
+
+    def _converts(self, lines: bytes | None, types: dict[str, Any], names: list[str]) -> bool:
+        try:
+            self._convert(lines, {name: types[name] for name in names})
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    def _explain_column(self, name: str, column: pa.ChunkedArray, *, is_number: bool) -> None:
+        """Raises InvalidInput for the first value, as bytes, that is no text or no number."""
+        index = _first_failure(column, lambda part: part.cast(pa.string()))
+        if index is not None:
+            raise InvalidInput(f"{self.row(index)}: not UTF-8. Save the file as UTF-8.")
+        index = _first_failure(column, _parse_numbers) if is_number else None
+        if index is not None:
+            self.refuse_text(name, index, column[index].as_py().decode())
 
     def convert_parquet(self, table: pa.Table, text: list[str], numbers: list[str]) -> Columns:
         """What `read` promises, from columns as they are in the file."""
@@ -211,7 +233,27 @@ def is_number(kind: pa.DataType) -> bool:
 
 def _csv_header(path: Path) -> tuple[str, ...]:
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        return tuple(next((row for row in csv.reader(file) if row), ()))
+        return tuple(next((row for row in csv.reader(_first_lines(path, file)) if row), ()))
+
+
+def _first_lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a CSV file for as long as its first row may be; a file without line ends is one line."""
+    left = HEADER_CHARACTERS
+    while line := file.readline(left + 1):
+        if line.strip("\r\n"):
+            left -= len(line)
+        if left < 0:
+            raise InvalidInput(
+                f"{path}, row 1: has more than {HEADER_CHARACTERS:,} characters. "
+                "Check that lines end, or give fewer columns with shorter names."
+            )
+        yield line
+
+
+def _groups(names: list[str]) -> Iterator[list[str]]:
+    """At least one, which has no names if there are none."""
+    for start in range(0, max(1, len(names)), COLUMNS_AT_ONCE):
+        yield names[start : start + COLUMNS_AT_ONCE]
 
 
 def _parse_numbers(column: pa.ChunkedArray) -> None:
