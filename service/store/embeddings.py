@@ -205,7 +205,7 @@ class Embeddings:
         with reading(self._database) as connection:
             return [_embedding(row) for row in connection.execute(query)]
 
-    def expired(self, *, keep: int, seconds: float) -> list[str]:
+    def expired(self, *, keep: int, seconds: float, at: float | None = None) -> list[str]:
         """Ready versions that the rules of retention no longer keep, oldest first.
 
         One to which someone has let an alias point is kept, and of each data set the newest of each key: what others
@@ -214,11 +214,12 @@ class Embeddings:
         Args:
             keep: so many of the newest others of each data set and key; 0: all.
             seconds: those published so lately; 0: all.
+            at: seconds since 1970, if earlier than the database's clock: that may have jumped ahead.
         """
         ready = select(embeddings.c.version, embeddings.c.dataset_name, embeddings.c.owner, embeddings.c.published)
         ready = ready.where(embeddings.c.state == "ready").order_by(embeddings.c.version.desc())
         with snapshot(self._database) as connection:
-            moment = now(connection)
+            moment = now(connection) if at is None else min(at, now(connection))
             rows = connection.execute(ready).all()
             held = set(connection.execute(select(aliases.c.version).where(~aliases.c.automatic)).scalars())
         newest: dict[tuple[str, str | None], str] = {}

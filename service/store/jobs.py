@@ -190,12 +190,14 @@ def _hold_dataset(connection: Connection, new: NewJob) -> None:
 
 
 def insert_job(connection: Connection, new: NewJob, job_id: str | None = None) -> Job:
-    """Queue a job within a transaction."""
+    """Queue a job within a transaction. Its id sorts after those there are: names that follow the newest rely on it."""
     moment = now(connection)
+    newest = max(connection.execute(select(func.max(column))).scalar() or "" for column in _IDS)
     row = connection.execute(
         insert(jobs)
         .values(
-            id=job_id or new_id(), kind=new.kind, state="queued", attempt=0, priority=new.priority, name=new.name,
+            id=job_id or new_id(after=newest or None), kind=new.kind, state="queued", attempt=0,
+            priority=new.priority, name=new.name,
             owner=new.owner, spec=new.spec, spec_hash=new.spec_hash, dataset=new.dataset,
             memory_bytes=new.memory_bytes, deadline=new.deadline, created=moment, not_before=moment, infra_retries=0,
             oom_retries=0, progress={}, metrics={}, relay={}, last_seq=1,
@@ -284,6 +286,7 @@ def _check_quota(connection: Connection, owner: str | None, max_active: int | No
 _IS_JSON = tuple(isinstance(column.type, Json) for column in jobs.c)  # Job has the columns' names and order
 _LARGE: dict[str, Any] = {"spec": {}, "relay": {}}  # what a job in a list has instead
 _LISTED = [column for column in jobs.c if column.name not in _LARGE]
+_IDS = (jobs.c.id, embeddings.c.version)
 _DELETED_AT_ONCE = 10_000
 _BY_STATE = (jobs.c.kind, jobs.c.state)
 _ENDED: dict[State, str] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
