@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from service.store.errors import (
+    Damaged,
     Fenced,
     IdempotencyConflict,
     InUse,
@@ -176,6 +177,8 @@ def problem_of(error: Exception) -> Problem:
             return not_valid(field_errors(error.errors(), skip=1))
         case HTTPException():
             return _http_problem(error)
+        case Damaged():
+            return unavailable("the database is damaged; whoever runs the service has to restore a backup")
         case Unavailable():
             return unavailable("the database cannot be reached; nothing was lost, try again in a moment")
         case NotFound():

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from service.settings import Settings
 from service.store import Store
-from service.store.errors import Unavailable
+from service.store.errors import Damaged, Unavailable
 from trainer.planning.plan import size
 
 _PATIENCE = 5.0  # seconds for all checks together
@@ -56,6 +56,8 @@ class Readiness:
         try:
             if not self._store.dispatchers.alive(self._settings.lease_seconds):
                 found.append("no dispatcher is running, so jobs would wait")
+        except Damaged as error:
+            found.append(f"the database is damaged ({error}); a backup must be restored")
         except Unavailable:
             found.append("the database cannot be reached")
         free = _free_bytes(self._settings)

@@ -150,6 +150,7 @@ class Dispatcher:
             return
         if self._beaten == float("-inf"):
             self._release_the_dead()
+            self._note_neighbours()
         jobs = sum(attempt.job.kind in TRAINING for attempt in self.attempts.values())
         info: dict[str, Any] = {"slots": self._settings.slots, "jobs": jobs, "runner": self._settings.runner}
         info |= {"node": platform.node(), "started": started(os.getpid())}
@@ -217,6 +218,15 @@ class Dispatcher:
                     self._store.claims.release(Claim.on(job))
             self._take_over(other.host)
             self._store.dispatchers.remove(other.id)
+
+    def _note_neighbours(self) -> None:
+        for other in self._store.dispatchers.alive(self._settings.lease_seconds):
+            if other.host == self.host and other.id != self.owner and self._settings.runner == "local":
+                log.warning(
+                    "dispatcher %s (process %d) on this machine serves the same queue. Jobs are shared and none runs "
+                    "twice, but each of us runs up to its own number of jobs and fills its own memory limit",
+                    other.id, other.pid,
+                )  # fmt: skip
 
     def _is_dead(self, other: DispatcherRecord) -> bool:
         if other.host == self.host:

@@ -18,9 +18,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.store.errors import Unavailable
+from service.store.errors import Damaged, Unavailable
 
 _BUSY_SECONDS = 15  # SQLite: for other writers; each holds the lock for milliseconds
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _POSTGRES = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -103,14 +104,27 @@ def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] 
     try:
         connection = database.reader.raw_connection()
         row: tuple[Any, ...] | None = connection.driver_connection.execute(statement, (value,)).fetchone()  # type: ignore[union-attr]
-    except (errors.OperationalError, errors.InterfaceError, errors.InternalError, PoolTimeout) as error:
+    except (errors.DatabaseError, errors.InterfaceError, PoolTimeout, DBAPIError) as error:
         if connection is not None:
             connection.invalidate()
-        raise Unavailable(_first_line(error)) from error
+        raise _unavailable(error) from error
     finally:
         if connection is not None:
             connection.close()
     return row
+
+
+def check_file(database: Database) -> None:
+    """Look through the whole file of SQLite; a gigabyte takes seconds.
+
+    Raises:
+        Damaged: it is not as SQLite wrote it.
+        Unavailable: it cannot be read.
+    """
+    with reading(database) as connection:
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise Damaged(str(found).replace("\n", " "))
 
 
 @contextmanager
@@ -135,11 +149,18 @@ def _translated() -> Iterator[None]:
         InternalError,
         PoolTimeout,
     ) as error:  # InternalError: read-only at the moment
-        raise Unavailable(_first_line(error)) from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable(_first_line(error)) from error
+        raise _unavailable(error) from error
+    except (DBAPIError, sqlite3.DatabaseError) as error:  # the latter while a connection is prepared
+        found = _unavailable(error)
+        if isinstance(found, Damaged) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            raise found from error
         raise
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    cause = getattr(error, "orig", None) or error
+    is_damaged = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+    return (Damaged if is_damaged else Unavailable)(_first_line(error))
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,10 @@ class Unavailable(StoreError):
     """The database cannot be reached, is locked for too long, or its disk is full; the same call may succeed later."""
 
 
+class Damaged(Unavailable):
+    """The file of the database is damaged; no call will succeed until a backup is restored."""
+
+
 class Fenced(StoreError):
     """The job is no longer this dispatcher's: another one took it over, or it has ended. Do not touch it."""
 
