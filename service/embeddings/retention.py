@@ -39,13 +39,14 @@ def remove_version(version: str, store: Store, settings: Settings) -> Embedding:
     return embedding
 
 
-def retire(store: Store, settings: Settings, *, now: float | None = None) -> list[str]:
+def retire(store: Store, settings: Settings, *, by_age: bool = True, now: float | None = None) -> list[str]:
     """Delete what `retain_versions` and `retain_days` no longer keep; returns the versions.
 
     Args:
+        by_age: apply `retain_days` too.
         now: seconds since 1970; none: what the clock says.
     """
-    keep, seconds = settings.retain_versions, settings.retain_days * _DAY
+    keep, seconds = settings.retain_versions, settings.retain_days * _DAY if by_age else 0.0
     if not keep and not seconds:
         return []
     retired = []

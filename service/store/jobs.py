@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -17,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.store.clock import now
 from service.store.counters import read_counters
-from service.store.engine import Database, read_row, reading, writing
+from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
 from service.store.locks import QUOTAS, hold
@@ -87,16 +88,17 @@ class Jobs:
         They come without spec and relay, which may have megabytes and are not needed in a list.
         """
         query = select(*_LISTED).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
-        if states:
-            query = query.where(jobs.c.state.in_(states))
         if owner is not None:
             query = query.where(jobs.c.owner == owner)
         if dataset is not None:
             query = query.where(jobs.c.dataset == dataset)
         if before is not None:
             query = query.where(jobs.c.id < before)
-        with reading(self._database) as connection:
-            found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
+        # A query for each state can follow an index in the order of ids; one for several looks at all jobs.
+        queries = [query.where(jobs.c.state == state) for state in dict.fromkeys(states)] or [query]
+        with snapshot(self._database) as connection:
+            rows = [row for part in queries for row in connection.execute(part)]
+        found = [Job(**row._mapping, **_LARGE) for row in sorted(rows, key=attrgetter("id"), reverse=True)[: limit + 1]]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     def maybe_open_in_mlflow(self, within: float) -> Sequence[Job]:
