@@ -32,6 +32,7 @@ from service.store.errors import (
     InUse,
     NotAllowed,
     NotFound,
+    NotWritable,
     QuotaExceeded,
     StateConflict,
     StoreError,
@@ -179,6 +180,8 @@ def problem_of(error: Exception) -> Problem:
             return _http_problem(error)
         case Damaged():
             return unavailable("the database is damaged; whoever runs the service has to restore a backup")
+        case NotWritable():
+            return unavailable(f"the database cannot be written now ({error}); nothing was lost, try again later")
         case Unavailable():
             return unavailable("the database cannot be reached; nothing was lost, try again in a moment")
         case NotFound():

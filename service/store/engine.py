@@ -18,10 +18,11 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.store.errors import Damaged, Unavailable
+from service.store.errors import Damaged, NotWritable, Unavailable
 
 _BUSY_SECONDS = 15  # SQLite: for other writers; each holds the lock for milliseconds
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NOT_WRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
 _POSTGRES = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -159,8 +160,9 @@ def _translated() -> Iterator[None]:
 
 def _unavailable(error: Exception) -> Unavailable:
     cause = getattr(error, "orig", None) or error
-    is_damaged = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
-    return (Damaged if is_damaged else Unavailable)(_first_line(error))
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    kind = Damaged if code in _DAMAGE else NotWritable if code in _NOT_WRITABLE else Unavailable
+    return kind(_first_line(error))
 
 
 def _first_line(error: Exception) -> str:

@@ -15,6 +15,10 @@ class Damaged(Unavailable):
     """The file of the database is damaged; no call will succeed until a backup is restored."""
 
 
+class NotWritable(Unavailable):
+    """The disk of the database is full or read-only at the moment; what it holds can be read."""
+
+
 class Fenced(StoreError):
     """The job is no longer this dispatcher's: another one took it over, or it has ended. Do not touch it."""
 
