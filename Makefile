@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-retrieval bench-sizing bench-sweeps results secrets clean
+.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-service: env  ## the service under load, beside a bare FastAPI route
 	$(BIN)/python tests/benchmarks/service.py status
 	$(BIN)/python tests/benchmarks/service.py training
 	$(BIN)/python tests/benchmarks/service.py submit
+
+bench-store: env  ## calls of a store with 100,000 jobs and 5,000 versions, beside one with 1,000 jobs
+	$(BIN)/python tests/benchmarks/crowded_store.py
 
 bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
 	$(BIN)/python -m tests.benchmarks.search

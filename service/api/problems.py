@@ -32,6 +32,7 @@ from service.store.errors import (
     InUse,
     NotAllowed,
     NotFound,
+    NotWritable,
     QuotaExceeded,
     StateConflict,
     StoreError,
@@ -182,6 +183,8 @@ def problem_of(error: Exception) -> Problem:
             return _http_problem(error)
         case DatabaseDamaged():
             return unavailable("the database is damaged; whoever runs this service must restore a backup", seconds=60)
+        case NotWritable():
+            return unavailable(f"the database cannot be written now ({error}); nothing was lost, try again later")
         case Unavailable():
             return unavailable("the database cannot be reached; nothing was lost, try again in a moment")
         case NotFound():

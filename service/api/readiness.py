@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from service.settings import Settings
 from service.store import Store
-from service.store.engine import find_damage
+from service.store.engine import check_file
 from service.store.errors import DatabaseDamaged, Unavailable
 from trainer.planning.plan import size
 
@@ -93,7 +93,13 @@ class Readiness:
         return self._damage
 
     def _check_database(self) -> None:
-        self._damage = find_damage(self._settings.database)
+        try:
+            check_file(self._store.database)
+            self._damage = None
+        except DatabaseDamaged as error:
+            self._damage = str(error)
+        except Unavailable:
+            pass  # which the other check tells
 
 
 def _disk_troubles(settings: Settings) -> list[str]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from service.datasets.uploads import discard
+from service.discarded import discard as remove_folder
 from service.settings import Settings
 from service.store import Store
-from service.store.errors import Fenced
+from service.store.errors import Fenced, QuotaExceeded
 from service.store.records import Dataset, Job
 
 ABOUT = "about.json"  # in the graph's folder, by trainer.data.importing
@@ -33,7 +34,13 @@ def conclude_import(job: Job, store: Store, settings: Settings, *, failure: str 
     with contextlib.suppress(Fenced):  # concluded before, or deleted and uploaded anew since
         if failure is None:
             about, size = read_about(settings, job.dataset), _size(settings.graphs / job.dataset)
-            store.datasets.finish(job.dataset, job.id, about=about, size=size)
+            try:
+                store.datasets.finish(
+                    job.dataset, job.id, about=about, size=size, most_bytes=settings.upload_quota_bytes
+                )
+            except QuotaExceeded as error:  # others that were checked meanwhile have used it up
+                store.datasets.finish(job.dataset, job.id, failure=str(error))
+                remove_folder(settings.graphs / job.dataset)
         else:
             store.datasets.finish(job.dataset, job.id, failure=failure)
     discard(settings, str(job.spec["upload"]))

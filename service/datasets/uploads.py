@@ -135,10 +135,15 @@ def discard(settings: Settings, upload_id: str) -> None:
     shutil.rmtree(settings.uploads / upload_id, ignore_errors=True)
 
 
-def sweep_uploads(settings: Settings, store: Store, *, older_than: float = LEFT_SECONDS) -> list[str]:
+def sweep_uploads(
+    settings: Settings, store: Store, *, older_than: float = LEFT_SECONDS, now: float | None = None
+) -> list[str]:
     """Remove uploads that nothing has written to for `older_than` seconds and no unfinished import needs.
 
     Also what is left of graphs that were being deleted.
+
+    Args:
+        now: seconds since 1970; none: what the clock says.
 
     Returns:
         The ids of the uploads.
@@ -147,7 +152,7 @@ def sweep_uploads(settings: Settings, store: Store, *, older_than: float = LEFT_
         Unavailable: the database cannot say what is needed; nothing was removed.
     """
     sweep_discarded(settings.graphs)
-    limit = time.time() - older_than
+    limit = (time.time() if now is None else now) - older_than
     old = [entry.name for entry in _folders(settings) if _last_written(entry) < limit]
     if not old:
         return []

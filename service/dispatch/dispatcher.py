@@ -24,10 +24,11 @@ from service.discarded import sweep_discarded
 from service.dispatch.attempt import Context, JobAttempt, fail
 from service.dispatch.host_id import host_id, is_of_another_boot
 from service.dispatch.job_commands import JobCommands
-from service.dispatch.leases import Leases
+from service.dispatch.leases import Leases, LeaseWatch
 from service.dispatch.procfs import started
 from service.dispatch.runner import Runner
-from service.dispatch.start_backoff import StartBackoff
+from service.dispatch.start_backoff import LEAST_SECONDS, StartBackoff
+from service.dispatch.steady_clock import SteadyClock
 from service.dispatch.tracking import close_in_mlflow, is_left_open
 from service.embeddings.jobs import reconcile
 from service.embeddings.retention import sweep_versions
@@ -60,12 +61,15 @@ class Dispatcher:
 
     def __init__(
         self, settings: Settings, store: Store, runner: Runner, *, commands: JobCommands | None = None,
-        owner: str | None = None, clock: Callable[[], float] = time.time,
+        owner: str | None = None, clock: Callable[[], float] | None = None, watch: LeaseWatch | None = None,
     ):  # fmt: skip
         self._settings, self._store, self._runner = settings, store, runner
+        self._clock = clock or SteadyClock()
         self._context = Context(
-            settings, store, runner, commands or JobCommands(settings), StartBackoff(settings), clock
+            settings, store, runner, commands or JobCommands(settings), StartBackoff(settings), self._clock
         )
+        self._watch = watch or LeaseWatch()
+        self._longest_pause = 2 * max(settings.retry_seconds_max, LEAST_SECONDS)  # service.dispatch.retry_policy
         self.host = host_id()
         self.owner = owner or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-128:]
         self.attempts: dict[str, JobAttempt] = {}
@@ -146,6 +150,7 @@ class Dispatcher:
             return
         if self._beaten == float("-inf"):
             self._release_the_dead()
+            self._note_neighbours()
         jobs = sum(attempt.job.kind in TRAINING for attempt in self.attempts.values())
         info: dict[str, Any] = {"slots": self._settings.slots, "jobs": jobs, "runner": self._settings.runner}
         info |= {"node": platform.node(), "started": started(os.getpid())}
@@ -171,14 +176,18 @@ class Dispatcher:
                 self._due[number] = now + CLEANUP_SECONDS
 
     def _clean_uploads(self) -> None:
-        sweep_uploads(self._settings, self._store)
+        sweep_uploads(self._settings, self._store, now=self._earliest())
 
     def _clean_runs(self) -> None:
         for parent in (self._settings.runs, self._settings.jobs):
             sweep_discarded(parent)
 
     def _clean_versions(self) -> None:
-        sweep_versions(self._store, self._settings)
+        sweep_versions(self._store, self._settings, now=self._earliest())
+
+    def _earliest(self) -> float:
+        """Seconds since 1970, by the clock that says the least: nothing is older than it seems by that."""
+        return min(self._clock(), time.time())
 
     def _close_in_mlflow(self) -> None:
         """Close runs that MLflow still shows as running: cancelled between two attempts, or ended during an outage."""
@@ -193,8 +202,9 @@ class Dispatcher:
         """Take over jobs with an expired lease: on this host at once, on other hosts after a long time."""
         foreign_after = self._settings.heartbeat_timeout_seconds + self._settings.stop_grace_seconds + FORCED_SECONDS
         for job in self._store.claims.take_over(
-            self.owner, lease_seconds=self._settings.lease_seconds, host=host, foreign_after=foreign_after
-        ):
+            self.owner, lease_seconds=self._settings.lease_seconds, host=host, foreign_after=foreign_after,
+            unchanged_for=self._watch.unchanged_for,
+        ):  # fmt: skip
             log.info("job %s, attempt %d: taken over from %s", job.id, job.attempt, job.runner)
             self._hold(job, started=True)
 
@@ -208,6 +218,15 @@ class Dispatcher:
                     self._store.claims.release(Claim.on(job))
             self._take_over(other.host)
             self._store.dispatchers.remove(other.id)
+
+    def _note_neighbours(self) -> None:
+        for other in self._store.dispatchers.alive(self._settings.lease_seconds):
+            if other.host == self.host and other.id != self.owner and self._settings.runner == "local":
+                log.warning(
+                    "dispatcher %s (process %d) on this machine serves the same queue. Jobs are shared and none runs "
+                    "twice, but each of us runs up to its own number of jobs and fills its own memory limit",
+                    other.id, other.pid,
+                )  # fmt: skip
 
     def _is_dead(self, other: DispatcherRecord) -> bool:
         if other.host == self.host:
@@ -240,7 +259,8 @@ class Dispatcher:
             free = max(0, self._settings.memory_bytes - used) if counts else None
             lease = self._settings.lease_seconds
             job = self._store.claims.claim(
-                self.owner, kinds=kinds, lease_seconds=lease, free_memory=free, fair=fair
+                self.owner, kinds=kinds, lease_seconds=lease, free_memory=free, fair=fair,
+                longest_pause=self._longest_pause,
             )  # fmt: skip
             if job is None:
                 return

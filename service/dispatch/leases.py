@@ -9,13 +9,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from service.store import Store
+from service.store.claims import Lease
 from service.store.errors import Unavailable
 
 JOIN_SECONDS = 10.0  # a renewal after that does no harm: it delays a takeover by one lease
 log = logging.getLogger("service.dispatch")
+
+
+class LeaseWatch:
+    """For how long the leases of others have not been renewed, by a clock that nobody sets."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._seen: dict[str, tuple[Lease, float]] = {}  # by job: the lease, and when we saw it first
+
+    def unchanged_for(self, leases: Mapping[str, Lease]) -> dict[str, float]:
+        """Seconds since each of them was first seen as it is. Those that are not given are forgotten."""
+        now, before = self._clock(), self._seen
+        self._seen = {
+            job_id: before[job_id] if job_id in before and before[job_id][0] == lease else (lease, now)
+            for job_id, lease in leases.items()
+        }
+        return {job_id: now - since for job_id, (_, since) in self._seen.items()}
 
 
 class Leases:

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,10 @@ from service.dispatch.dispatcher import FORCED_SECONDS
 from service.private_home import create_private_files
 from service.serve_api import GRACEFUL_SECONDS, listening_socket
 from service.settings import Settings
-from trainer.errors import InvalidInput
+from service.store import open_store
+from service.store.engine import check_file
+from service.store.errors import DatabaseDamaged, Unavailable
+from trainer.errors import Infrastructure, InvalidInput
 from trainer.parallel.connection import python_path
 from trainer.process.parent_death import signal_on_parent_death
 from trainer.process.stop_signals import SERVICE_SIGNALS, StopRequest
@@ -111,17 +115,41 @@ def serve(
 
     Raises:
         InvalidInput: the port is taken, or MLflow's UI is asked for and MLflow is not installed.
+        Infrastructure: nothing can be written to the home, or its database is damaged or of a newer version.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     create_private_files()  # MLflow's too
     with contextlib.ExitStack() as stack:
         listener = None if role == "dispatcher" else stack.enter_context(contextlib.closing(_listen(settings)))
+        _check_home(settings)
         children, settings = ([], settings) if not mlflow_ui else _mlflow(settings)
         together = listener is not None and settings.api_workers > 1
         counts = stack.enter_context(shared_folder(settings.api_workers)) if together else None
         children = [*children, *_children(settings, role, listener, counts)]
         port = None if listener is None else int(listener.getsockname()[1])
         _supervise(children, _greeting(settings, port, say))
+
+
+def _check_home(settings: Settings) -> None:
+    """Say at once, and once, what would end every process that we start. A server that is away is waited for."""
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=settings.home):
+            pass
+        with contextlib.closing(open_store(settings)) as store:
+            check_file(store.database)
+    except OSError as error:
+        raise Infrastructure(
+            f"cannot write to the home {settings.home} ({error.strerror or error}). Free space, make it writable, or "
+            "choose another --home."
+        ) from error
+    except DatabaseDamaged as error:
+        raise Infrastructure(
+            f"the database in {settings.home} is damaged ({error}). Nothing was changed. Restore a backup; how to "
+            "save what can still be read is in docs/operations.md."
+        ) from error
+    except Unavailable as error:
+        log.warning("the database cannot be reached yet: %s", error)
 
 
 def _supervise(children: list[Child], greet: Iterator[None]) -> None:

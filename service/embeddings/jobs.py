@@ -84,7 +84,7 @@ def finish_publish(job: Job, store: Store, settings: Settings, *, failure: str |
             index = index_job(there, "hnsw", about, most=most_memory(settings))
         store.embeddings.finish(version, job.id, about=about, index=index)
     with contextlib.suppress(OSError):  # no fault of this version; the next sweep tries again
-        retire(store, settings)
+        retire(store, settings, by_age=False)  # the sweep has a clock that does not jump
 
 
 def finish_index(job: Job, store: Store, settings: Settings, *, failure: str | None) -> None:

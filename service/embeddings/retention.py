@@ -39,27 +39,37 @@ def remove_version(version: str, store: Store, settings: Settings) -> Embedding:
     return embedding
 
 
-def retire(store: Store, settings: Settings) -> list[str]:
-    """Delete what `retain_versions` and `retain_days` no longer keep; returns the versions."""
-    keep, seconds = settings.retain_versions, settings.retain_days * _DAY
+def retire(store: Store, settings: Settings, *, by_age: bool = True, now: float | None = None) -> list[str]:
+    """Delete what `retain_versions` and `retain_days` no longer keep; returns the versions.
+
+    Args:
+        by_age: apply `retain_days` too.
+        now: seconds since 1970; none: what the clock says.
+    """
+    keep, seconds = settings.retain_versions, settings.retain_days * _DAY if by_age else 0.0
     if not keep and not seconds:
         return []
     retired = []
-    for version in store.embeddings.expired(keep=keep, seconds=seconds):
+    for version in store.embeddings.expired(keep=keep, seconds=seconds, at=now):
         with contextlib.suppress(NotFound, InUse):  # something has changed since
             remove_version(version, store, settings)
             retired.append(version)
     return retired
 
 
-def sweep_versions(store: Store, settings: Settings, *, older_than: float = LEFT_SECONDS) -> None:
+def sweep_versions(
+    store: Store, settings: Settings, *, older_than: float = LEFT_SECONDS, now: float | None = None
+) -> None:
     """Retire versions, and remove what processes that were killed have left.
+
+    Args:
+        now: seconds since 1970; none: what the clock says.
 
     Raises:
         OSError: the folder cannot be read.
         Unavailable: the database cannot say what was deleted.
     """
-    retire(store, settings)
+    retire(store, settings, now=now)
     if not settings.embeddings.is_dir():
         return
     sweep_discarded(settings.embeddings)
@@ -67,7 +77,7 @@ def sweep_versions(store: Store, settings: Settings, *, older_than: float = LEFT
         if settings.version_directory(version).exists():
             _remove_files(version, store, settings)
     _forget_jobs(store.embeddings.jobs_of_deleted(FORGOTTEN_AT_ONCE), store, settings)
-    limit = time.time() - older_than
+    limit = (time.time() if now is None else now) - older_than
     unfinished = {embedding.version for embedding in store.embeddings.unfinished()}
     for folder in settings.embeddings.iterdir():
         match = _TEMPORARY.fullmatch(folder.name)

@@ -7,10 +7,10 @@ dispatcher that was asleep for an hour cannot change what others did meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select, update
 from sqlalchemy.engine import Connection
 
 from service.store.clock import now
@@ -26,6 +26,8 @@ from service.store.tables import jobs
 _HELD: tuple[State, ...] = ("running", "cancelling")
 _CANDIDATES = 8  # queued jobs read at once; of two dispatchers that want the same one, the loser tries the next
 _EXPIRED_AT_ONCE = 20
+Lease = tuple[str | None, float | None]  # its owner, and when it expires by the database's clock
+Unchanged = Callable[[Mapping[str, Lease]], Mapping[str, float]]  # for how many seconds each of them has been like that
 _RECORDABLE = frozenset({"progress", "metrics", "relay", "runner", "mlflow_run_id", "tracker_error"})
 
 
@@ -37,7 +39,7 @@ class Claims:
 
     def claim(
         self, owner: str, *, kinds: Sequence[Kind], lease_seconds: float, free_memory: int | None = None,
-        fair: bool = False,
+        fair: bool = False, longest_pause: float = float("inf"),
     ) -> Job | None:  # fmt: skip
         """Claim the first queued job: highest priority, then oldest. None if there is none, or it does not fit.
 
@@ -45,10 +47,11 @@ class Claims:
 
         Args:
             fair: put jobs of the keys with the fewest running jobs of these kinds first, before priority and age.
+            longest_pause: a job that is to wait longer was queued before the clock was put back; it waits no more.
         """
-        candidates = self._queued(kinds, fair=fair)
+        candidates = self._queued(kinds, longest_pause, fair=fair)
         if candidates and not _fits(candidates[0], free_memory):
-            candidates = self._queued(kinds, fair=fair, without_memory=True)
+            candidates = self._queued(kinds, longest_pause, fair=fair, without_memory=True)
         for candidate in candidates:
             if not _fits(candidate, free_memory):
                 return None
@@ -167,15 +170,23 @@ class Claims:
                 ended.append(job)
         return ended
 
-    def take_over(self, owner: str, *, lease_seconds: float, host: str, foreign_after: float) -> list[Job]:
+    def take_over(
+        self, owner: str, *, lease_seconds: float, host: str, foreign_after: float,
+        unchanged_for: Unchanged | None = None,
+    ) -> list[Job]:  # fmt: skip
         """Take over jobs whose lease has expired; their attempts and processes stay the same.
+
+        The database's clock may have been set meanwhile. So a lease that nobody renews is over whatever the clock says,
+        and one on another host is not over because the clock says so, if it was renewed within `lease_seconds`.
 
         Args:
             host: our host id. A job on another host is taken over only `foreign_after` seconds after its lease
                 expired, when its run has stopped for lack of a heartbeat.
+            unchanged_for: for how long, by a clock that nobody sets, we have seen each lease as it is; none: only the
+                database's clock counts.
         """
         taken = []
-        for job in self._overdue(owner, host, foreign_after):
+        for job in self._overdue(owner, lease_seconds, host, foreign_after, unchanged_for):
             unchanged = and_(
                 jobs.c.id == job.id, jobs.c.state.in_(_HELD), jobs.c.attempt == job.attempt,
                 jobs.c.lease_owner == job.lease_owner, jobs.c.lease_expires == job.lease_expires,
@@ -193,12 +204,16 @@ class Claims:
             query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner == owner)
             return [as_job(row) for row in connection.execute(query)]
 
-    def _queued(self, kinds: Sequence[Kind], *, fair: bool, without_memory: bool = False) -> list[Any]:
+    def _queued(
+        self, kinds: Sequence[Kind], longest_pause: float, *, fair: bool, without_memory: bool = False
+    ) -> list[Any]:
         """The next jobs to claim; `without_memory`: only those that need none."""
         with reading(self._database) as connection:
+            moment = now(connection)
+            is_due = or_(jobs.c.not_before <= moment, jobs.c.not_before > moment + longest_pause)
             query = (
                 select(jobs.c.id, jobs.c.attempt, jobs.c.memory_bytes, jobs.c.started)
-                .where(jobs.c.state == "queued", jobs.c.kind.in_(kinds), jobs.c.not_before <= now(connection))
+                .where(jobs.c.state == "queued", jobs.c.kind.in_(kinds), is_due)
                 .order_by(*([_running_of_owner(kinds)] if fair else []), jobs.c.priority.desc(), jobs.c.id)
                 .limit(_CANDIDATES)
             )
@@ -206,16 +221,27 @@ class Claims:
                 query = query.where(func.coalesce(jobs.c.memory_bytes, 0) == 0)
             return list(connection.execute(query))
 
-    def _overdue(self, owner: str, host: str, foreign_after: float) -> list[Job]:
+    def _overdue(
+        self, owner: str, lease_seconds: float, host: str, foreign_after: float,
+        unchanged_for: Unchanged | None,
+    ) -> list[Any]:  # fmt: skip
+        columns = jobs.c.id, jobs.c.attempt, jobs.c.lease_owner, jobs.c.lease_expires, jobs.c.runner
         with reading(self._database) as connection:
             moment = now(connection)
-            query = select(jobs).where(jobs.c.state.in_(_HELD), jobs.c.lease_expires < moment)
-            overdue = [as_job(row) for row in connection.execute(query)]
+            query = select(*columns).where(jobs.c.state.in_(_HELD), jobs.c.lease_owner != owner)
+            leases = connection.execute(query).all()
+        held = {job.id: (job.lease_owner, job.lease_expires) for job in leases}
+        ages = {} if unchanged_for is None else unchanged_for(held)
         found = []
-        for job in overdue:
-            where = (job.runner or {}).get("host", host)
-            assert job.lease_expires is not None
-            if job.lease_owner != owner and (where == host or moment - job.lease_expires >= foreign_after):
+        for job in leases:
+            age, overdue = ages.get(job.id), moment - job.lease_expires
+            if (job.runner or {}).get("host", host) == host:  # at worst its dispatcher lives, and loses it to us
+                is_over = overdue > 0 or (age or 0.0) >= 2 * lease_seconds
+            elif age is None:
+                is_over = overdue >= foreign_after
+            else:
+                is_over = age >= lease_seconds + foreign_after or (overdue >= foreign_after and age >= lease_seconds)
+            if is_over:
                 found.append(job)
         return found
 

@@ -89,21 +89,28 @@ class Datasets:
 
     def finish(
         self, ref: str, job_id: str, *, about: dict[str, Any] | None = None, size: int | None = None,
-        failure: str | None = None,
+        failure: str | None = None, most_bytes: int | None = None,
     ) -> Dataset:  # fmt: skip
         """Record the result of the check: counts, or why it failed.
 
         Args:
             size: bytes of the graph on disk, which count from now on instead of those that were uploaded.
+            most_bytes: quota of all data sets of the owner; several may have been checked at a time.
 
         Raises:
             Fenced: the version is not being checked by that job.
+            QuotaExceeded: with `size` the owner would have more bytes than that; nothing is recorded.
         """
         if (about is None) == (failure is None):
             raise ValueError("give either `about` or `failure`")
         state = "ready" if failure is None else "failed"
         stored = {} if size is None else {"bytes": size}
         with writing(self._database) as connection:
+            there = _locked(connection, ref)
+            if there is not None and there.owner is not None and size is not None and most_bytes is not None:
+                hold(connection, QUOTAS, there.owner)
+                if _bytes_of(connection, there.owner) - there.bytes + size > most_bytes:
+                    raise QuotaExceeded(_USED_UP)
             row = connection.execute(
                 update(datasets)
                 .where(datasets.c.ref == ref, datasets.c.job_id == job_id, datasets.c.state == "checking")
@@ -152,7 +159,7 @@ class Datasets:
                 return there, False
             _check_owner(connection, name, may_change)
             if most_bytes is not None and _bytes_of(connection, job.owner) + size > most_bytes:
-                raise QuotaExceeded("the quota of this key is used up; delete data sets, or ask for a larger quota")
+                raise QuotaExceeded(_USED_UP)
             if there is not None:  # only the row we saw: one made meanwhile is another check
                 connection.execute(delete(datasets).where(datasets.c.ref == ref))
             queued = insert_job(connection, job)
@@ -165,6 +172,9 @@ class Datasets:
                 .returning(datasets)
             ).one()  # fmt: skip
             return _dataset(row), True
+
+
+_USED_UP = "the quota of this key is used up; delete data sets, or ask for a larger quota"
 
 
 def _bytes_of(connection: Connection, owner: str | None) -> int:

@@ -35,9 +35,11 @@ class Dispatchers:
             connection.execute(delete(dispatchers).where(dispatchers.c.id.in_(there)))
 
     def alive(self, within_seconds: float) -> list[DispatcherRecord]:
-        """The dispatchers seen within the last seconds."""
+        """The dispatchers seen within the last seconds; not those seen before the clock was put back."""
         with reading(self._database) as connection:
-            query = select(dispatchers).where(dispatchers.c.seen >= now(connection) - within_seconds)
+            moment = now(connection)
+            seen = dispatchers.c.seen.between(moment - within_seconds, moment + within_seconds)
+            query = select(dispatchers).where(seen)
             return [DispatcherRecord(**row._mapping) for row in connection.execute(query)]
 
     def remove(self, identity: str) -> None:

@@ -9,6 +9,7 @@ each other.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +25,7 @@ from service.store.errors import Fenced, InUse, NotFound, StateConflict
 from service.store.jobs import as_job, insert_job, is_active
 from service.store.owners import speaks_for
 from service.store.records import TERMINAL, Embedding, Job, NewJob, Snapshot, automatic_aliases, bare_name
-from service.store.tables import aliases, deleted_versions, embeddings, jobs
+from service.store.tables import Json, aliases, deleted_versions, embeddings, jobs
 
 _REMEMBERED = 30 * 86_400.0  # seconds for which files of a deleted version are looked for
 
@@ -35,6 +36,7 @@ class Embeddings:
     def __init__(self, database: Database):
         self._database = database
         placeholder = "%s" if database.is_postgresql else "?"
+        self._read: dict[str, tuple[tuple[Any, ...], Embedding]] = {}  # by version: its row at the last snapshot
         self._revision = f"SELECT value FROM counters WHERE name = {placeholder}"
 
     def create(self, job: Job, publish: NewJob) -> tuple[Embedding, bool]:
@@ -200,12 +202,16 @@ class Embeddings:
         return 0 if row is None else int(row[0])
 
     def snapshot(self) -> Snapshot:
-        """Everything, as it was at one moment."""
+        """Everything, as it was at one moment. Reading rows is cheap, their JSON is not: only new ones are parsed."""
         with snapshot(self._database) as connection:
             revision = connection.exec_driver_sql(self._revision, (REVISION,)).scalar()
-            rows = connection.execute(select(*_COLUMNS)).all()
+            rows = connection.execute(select(*_AS_STORED)).all()
             names = connection.execute(select(aliases.c.name, aliases.c.version)).all()
-        versions = {row.version: _short(_embedding(row)) for row in rows}
+        known, self._read = self._read, {}
+        for row in map(tuple, rows):
+            before = known.get(row[0])
+            self._read[row[0]] = before if before is not None and before[0] == row else (row, _parsed(row))
+        versions = {version: embedding for version, (_, embedding) in self._read.items()}
         return Snapshot(revision or 0, versions, {alias.name: alias.version for alias in names})
 
     def unfinished(self) -> list[Embedding]:
@@ -215,7 +221,7 @@ class Embeddings:
         with reading(self._database) as connection:
             return [_embedding(row) for row in connection.execute(query)]
 
-    def expired(self, *, keep: int, seconds: float) -> list[str]:
+    def expired(self, *, keep: int, seconds: float, at: float | None = None) -> list[str]:
         """Ready versions that the rules of retention no longer keep, oldest first.
 
         One to which someone has let an alias point is kept, and of each data set the newest of each key: what others
@@ -224,11 +230,12 @@ class Embeddings:
         Args:
             keep: so many of the newest others of each data set and key; 0: all.
             seconds: those published so lately; 0: all.
+            at: seconds since 1970, if earlier than the database's clock: that may have jumped ahead.
         """
         ready = select(embeddings.c.version, embeddings.c.dataset_name, embeddings.c.owner, embeddings.c.published)
         ready = ready.where(embeddings.c.state == "ready").order_by(embeddings.c.version.desc())
         with snapshot(self._database) as connection:
-            moment = now(connection)
+            moment = now(connection) if at is None else min(at, now(connection))
             rows = connection.execute(ready).all()
             held = set(connection.execute(select(aliases.c.version).where(~aliases.c.automatic)).scalars())
         newest: dict[tuple[str, str | None], str] = {}
@@ -339,6 +346,15 @@ def _change(connection: Connection, version: str, **values: Any) -> Embedding:
     return _embedding(connection.execute(query).one())
 
 
+def _parsed(row: tuple[Any, ...]) -> Embedding:
+    """From columns as they are stored."""
+    values = (
+        json.loads(value) if isinstance(column.type, Json) and value is not None else value
+        for column, value in zip(_COLUMNS, row, strict=True)
+    )
+    return _short(Embedding(*values))
+
+
 def _short(embedding: Embedding) -> Embedding:
     if embedding.about is None:
         return embedding
@@ -349,4 +365,5 @@ def _embedding(row: Row[Any]) -> Embedding:
     return Embedding(**row._mapping)
 
 
-_COLUMNS = [column for column in embeddings.c if column.name != "dataset_name"]
+_COLUMNS = [column for column in embeddings.c if column.name != "dataset_name"]  # as Embedding has them
+_AS_STORED = [type_coerce(column, Text) if isinstance(column.type, Json) else column for column in _COLUMNS]

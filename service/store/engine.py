@@ -18,11 +18,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.store.errors import DatabaseDamaged, Unavailable
+from service.store.errors import DatabaseDamaged, NotWritable, Unavailable
 
 _BUSY_SECONDS = 15  # SQLite: for other writers; each holds the lock for milliseconds
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_DAMAGED_STATES = ("XX001", "XX002")  # of PostgreSQL: data, an index
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGE_STATES = ("XX001", "XX002")  # of PostgreSQL: data, an index
+_NOT_WRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
 _POSTGRES = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -105,18 +106,36 @@ def read_row(database: Database, statement: str, value: str) -> tuple[Any, ...] 
     try:
         connection = database.reader.raw_connection()
         row: tuple[Any, ...] | None = connection.driver_connection.execute(statement, (value,)).fetchone()  # type: ignore[union-attr]
-    except (errors.OperationalError, errors.InterfaceError, errors.InternalError, PoolTimeout) as error:
+    except (errors.DatabaseError, errors.InterfaceError, PoolTimeout, DBAPIError) as error:
         if connection is not None:
             connection.invalidate()
-        raise _unavailable(error) from error
-    except errors.DatabaseError as error:
-        if not _is_damage(error):
-            raise
         raise _unavailable(error) from error
     finally:
         if connection is not None:
             connection.close()
     return row
+
+
+def check_file(database: Database) -> None:
+    """Look through the whole file of SQLite; a gigabyte takes seconds. PostgreSQL checks every page that it reads.
+
+    By a connection of its own: others keep pages in memory, and would not notice what has become of the file.
+
+    Raises:
+        DatabaseDamaged: it is not as SQLite wrote it.
+        Unavailable: it cannot be read.
+    """
+    place = database.reader.url.database
+    if database.is_postgresql or not place:
+        return
+    address = f"{Path(place).absolute().as_uri()}?mode=rw"  # rw: to read a WAL file, too; nothing is made or changed
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS)) as connection:
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        raise _unavailable(error) from error
+    if found != "ok":
+        raise DatabaseDamaged(found.replace("\n", " "))
 
 
 @contextmanager
@@ -142,36 +161,19 @@ def _translated() -> Iterator[None]:
         PoolTimeout,
     ) as error:  # InternalError: read-only at the moment
         raise _unavailable(error) from error
-    except DBAPIError as error:
-        if error.connection_invalidated or _is_damage(error):
-            raise _unavailable(error) from error
+    except (DBAPIError, sqlite3.DatabaseError) as error:  # the latter while a connection is prepared
+        found = _unavailable(error)
+        if isinstance(found, DatabaseDamaged) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            raise found from error
         raise
 
 
-def find_damage(url: str) -> str | None:
-    """What SQLite finds wrong with the structure of its file, or None. Reads all of it, by a connection of its own.
-
-    PostgreSQL checks every page that it reads, so there is nothing to look for.
-    """
-    place = make_url(url)
-    if place.get_backend_name() != "sqlite" or not place.database:
-        return None
-    try:
-        with closing(sqlite3.connect(f"{Path(place.database).as_uri()}?mode=ro", uri=True)) as connection:
-            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    except sqlite3.DatabaseError as error:
-        return str(error) if _is_damage(error) else None
-    return None if found == "ok" else found
-
-
 def _unavailable(error: Exception) -> Unavailable:
-    return (DatabaseDamaged if _is_damage(error) else Unavailable)(_first_line(error))
-
-
-def _is_damage(error: Exception) -> bool:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    code = getattr(cause, "sqlite_errorcode", None)
-    return (code is not None and code & 0xFF in _DAMAGED) or getattr(cause, "sqlstate", None) in _DAMAGED_STATES
+    cause = getattr(error, "orig", None) or error
+    code, state = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "sqlstate", None)
+    if code in _DAMAGE or state in _DAMAGE_STATES:
+        return DatabaseDamaged(_first_line(error))
+    return (NotWritable if code in _NOT_WRITABLE else Unavailable)(_first_line(error))
 
 
 def _first_line(error: Exception) -> str:

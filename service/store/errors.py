@@ -12,7 +12,11 @@ class Unavailable(StoreError):
 
 
 class DatabaseDamaged(Unavailable):
-    """The database's own files are not what it wrote; only a backup helps."""
+    """The file of the database is damaged; no call will succeed until a backup is restored."""
+
+
+class NotWritable(Unavailable):
+    """The disk of the database is full or read-only at the moment; what it holds can be read."""
 
 
 class Fenced(StoreError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -17,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.store.clock import now
 from service.store.counters import read_counters
-from service.store.engine import Database, read_row, reading, writing
+from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
 from service.store.locks import QUOTAS, hold
@@ -87,16 +88,17 @@ class Jobs:
         They come without spec and relay, which may have megabytes and are not needed in a list.
         """
         query = select(*_LISTED).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
-        if states:
-            query = query.where(jobs.c.state.in_(states))
         if owner is not None:
             query = query.where(jobs.c.owner == owner)
         if dataset is not None:
             query = query.where(jobs.c.dataset == dataset)
         if before is not None:
             query = query.where(jobs.c.id < before)
-        with reading(self._database) as connection:
-            found = [Job(**row._mapping, **_LARGE) for row in connection.execute(query)]
+        # A query for each state can follow an index in the order of ids; one for several looks at all jobs.
+        queries = [query.where(jobs.c.state == state) for state in dict.fromkeys(states)] or [query]
+        with snapshot(self._database) as connection:
+            rows = [row for part in queries for row in connection.execute(part)]
+        found = [Job(**row._mapping, **_LARGE) for row in sorted(rows, key=attrgetter("id"), reverse=True)[: limit + 1]]
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     def maybe_open_in_mlflow(self, within: float) -> Sequence[Job]:
@@ -190,12 +192,14 @@ def _hold_dataset(connection: Connection, new: NewJob) -> None:
 
 
 def insert_job(connection: Connection, new: NewJob, job_id: str | None = None) -> Job:
-    """Queue a job within a transaction."""
+    """Queue a job within a transaction. Its id sorts after those there are: names that follow the newest rely on it."""
     moment = now(connection)
+    newest = max(connection.execute(select(func.max(column))).scalar() or "" for column in _IDS)
     row = connection.execute(
         insert(jobs)
         .values(
-            id=job_id or new_id(), kind=new.kind, state="queued", attempt=0, priority=new.priority, name=new.name,
+            id=job_id or new_id(after=newest or None), kind=new.kind, state="queued", attempt=0,
+            priority=new.priority, name=new.name,
             owner=new.owner, spec=new.spec, spec_hash=new.spec_hash, dataset=new.dataset,
             memory_bytes=new.memory_bytes, deadline=new.deadline, created=moment, not_before=moment, infra_retries=0,
             oom_retries=0, progress={}, metrics={}, relay={}, last_seq=1,
@@ -284,6 +288,7 @@ def _check_quota(connection: Connection, owner: str | None, max_active: int | No
 _IS_JSON = tuple(isinstance(column.type, Json) for column in jobs.c)  # Job has the columns' names and order
 _LARGE: dict[str, Any] = {"spec": {}, "relay": {}}  # what a job in a list has instead
 _LISTED = [column for column in jobs.c if column.name not in _LARGE]
+_IDS = (jobs.c.id, embeddings.c.version)
 _DELETED_AT_ONCE = 10_000
 _BY_STATE = (jobs.c.kind, jobs.c.state)
 _ENDED: dict[State, str] = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}

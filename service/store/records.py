@@ -219,10 +219,24 @@ class DispatcherRecord:
     info: dict[str, Any]
 
 
-def new_id() -> str:
-    """26 characters that sort by time: 48 bits of milliseconds, 80 random ones (a ULID in lower case)."""
-    number = (int(time.time() * 1_000) << 80) | secrets.randbits(80)
+def new_id(after: str | None = None) -> str:
+    """26 characters that sort by time: 48 bits of milliseconds, 80 random ones (a ULID in lower case).
+
+    Args:
+        after: an id that sorts before the new one, also if the clock was put back meanwhile.
+    """
+    milliseconds = int(time.time() * 1_000)
+    if after is not None and VERSION.fullmatch(after):
+        milliseconds = max(milliseconds, (_number(after) >> 80) + 1)
+    number = (milliseconds << 80) | secrets.randbits(80)
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def _number(identity: str) -> int:
+    number = 0
+    for character in identity:
+        number = (number << 5) | _ALPHABET.index(character)
+    return number
 
 
 def bare_name(dataset: str) -> str:

@@ -77,6 +77,9 @@ jobs = Table(
     Column("cancel_requested", Float),
     Index("jobs_queue", "state", "kind", "priority", "id"),
     Index("jobs_by_kind", "kind", "id"),
+    Index("jobs_by_kind_and_state", "kind", "state", "id"),
+    Index("jobs_by_kind_and_owner", "kind", "owner", "id"),
+    Index("jobs_by_kind_and_dataset", "kind", "dataset", "id"),
     Index("jobs_by_owner", "owner", "state"),
     Index("jobs_by_dataset", "dataset", "state"),
 )

@@ -1,6 +1,9 @@
 """kill -9 of API, dispatcher, shim and trainer at random moments: nothing is lost, nothing happens twice.
 
-`make campaign` runs it, with 30 jobs on each kind of database; NML_KILL_JOBS=10 makes it a third as long.
+`make campaign` runs it, with 30 jobs on each kind of database. NML_KILL_JOBS and NML_KILLS make it shorter or longer;
+the more kills for each job, the longer the jobs train, so that all of them hit something:
+
+    NML_KILL_JOBS=50 NML_KILLS=200 python -m pytest tests/faults/test_kill.py -k sqlite -s
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,17 +26,19 @@ from tests.faults.histories import all_events, check_history, curve, mlflow_runs
 from tests.faults.services import Service, kill, wait_for
 
 JOBS = int(os.environ.get("NML_KILL_JOBS", "30"))
-KILLS, SEEDS = JOBS + 10, 2
+KILLS, SEEDS = int(os.environ.get("NML_KILLS", JOBS + 10)), 2
+EPOCHS = 40 * max(1, round(KILLS / JOBS))
 EACH_KILLED = JOBS // 10  # at least
+SECONDS = max(900, 12 * KILLS)  # for all of them to end
 Curves = dict[int, list[dict[str, float]]]  # by seed
-pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(2 * SECONDS)]
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Curves:
     """Curves of uninterrupted runs, by seed."""
     place = tmp_path_factory.mktemp("reference")
-    return {seed: uninterrupted(small_spec(seed), place / str(seed)) for seed in range(SEEDS)}
+    return {seed: uninterrupted(small_spec(seed, EPOCHS), place / str(seed)) for seed in range(SEEDS)}
 
 
 @pytest.mark.parametrize(
@@ -62,10 +68,12 @@ def survive(home: Path, database_url: str | None, reference: Curves, *, tracked:
         submitting.join(300)
         assert len(ids) == JOBS
         with service.client() as client:
-            wait_for(lambda: all_ended(service, ids), 900, lambda: f"{states(client, ids)} {service.last_words()}")
+            wait_for(lambda: all_ended(service, ids), SECONDS, lambda: f"{states(client, ids)} {service.last_words()}")
             assert states(client, ids) == Counter(succeeded=JOBS)
             assert len(list(client.jobs())) == JOBS  # the submissions that broke off were not made twice
         assert min(killed[victim] for victim in ("api", "dispatcher", "trainer")) >= EACH_KILLED, killed
+        assert "NML_KILLS" not in os.environ or killed.total() >= KILLS, killed
+        sys.stdout.write(f"{JOBS} jobs, {killed.total()} kills ({dict(killed)}): all succeeded\n")
         check(service, ids, reference)
         if tracked:
             runs = mlflow_runs(service.settings.tracking_uri, "faults")
@@ -78,7 +86,7 @@ def survive(home: Path, database_url: str | None, reference: Curves, *, tracked:
 def submit(client: Client, ids: dict[str, int], tracked: bool) -> None:
     with client:
         for number in range(JOBS):
-            spec = small_spec(number % SEEDS, run={"track": tracked})
+            spec = small_spec(number % SEEDS, EPOCHS, run={"track": tracked})
             ids[client.submit(spec, name=f"job {number}").id] = number % SEEDS
             time.sleep(0.5)
 
@@ -86,7 +94,7 @@ def submit(client: Client, ids: dict[str, int], tracked: bool) -> None:
 def rampage(service: Service, dice: random.Random, finished) -> Counter[str]:
     """Kill something every second or so; `nml serve` starts its own parts again, and is itself started again."""
     killed: Counter[str] = Counter()
-    while sum(killed.values()) < KILLS and not finished():
+    while killed.total() < KILLS and not finished():
         time.sleep(dice.uniform(0.5, 4.0))
         victim = dice.choices(["trainer", "dispatcher", "api", "shim", "all"], [10, 6, 5, 2, 1])[0]
         match victim:

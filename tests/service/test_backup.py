@@ -279,6 +279,33 @@ def test_a_killed_backup_is_none_and_the_next_one_clears_it_away(place, whole_gr
     assert len(place.names()) == 1
 
 
+@pytest.mark.parametrize("program", ["tar", "pg_restore"])
+def test_a_killed_restore_is_named_half_done_and_can_be_begun_again_in_an_empty_place(place, program, tmp_path):
+    fill(place)
+    place.backup()
+    place.wipe()
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin" / program
+    slow.write_text(f"#!/bin/sh\necho >{tmp_path}/started\n[ {program} = tar ] && touch {place.home}/half\nsleep 600\n")
+    slow.chmod(0o755)
+    environment = place.environment()
+    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    process = subprocess.Popen(
+        [str(ROOT / "docker" / "restore.sh"), "latest"], env=environment, start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    until(lambda: (tmp_path / "started").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    refused = place.run("restore.sh", "latest")
+    assert refused.returncode == 1
+    assert "is not empty" in refused.stderr
+    place.wipe()
+    assert place.run("restore.sh", "latest").returncode == 0
+    with contextlib.closing(open_store(place.settings)) as store:
+        assert len(store.jobs.list(kind="train")[0]) == 1
+
+
 def test_a_backup_that_finds_no_room_leaves_nothing(place):
     fill(place)
     (place.mlflow / "artifacts" / "large").write_bytes(bytes(2_000_000))

@@ -6,6 +6,7 @@ Random streams are named by (seed, purpose, epoch, step), so the progress of the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -74,7 +75,7 @@ def save_checkpoint(directory: Path, method: Stateful, progress: Progress, *, sp
             "epoch": progress.epoch, "steps": steps, "sums": progress.sums, "spec_hash": spec_hash,
             "torch": torch.__version__, "sha256": sha256(temporary / _TENSORS), "scalars": scalars,
         }  # fmt: skip
-        write_json(temporary / _MANIFEST, manifest)
+        write_json(temporary / _MANIFEST, manifest | {"checksum": _checksum(manifest)})
         shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
     except BaseException:
@@ -101,18 +102,41 @@ def load_newest(directory: Path, method: Stateful, *, spec_hash: str, whole_epoc
         shutil.rmtree(leftover, ignore_errors=True)
     for path in reversed(checkpoints(directory)):
         try:
-            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+            manifest = _read_manifest(path)
             before = manifest["spec_hash"] in whole_epochs_of and not manifest["steps"]
             if manifest["spec_hash"] != spec_hash and not before:
                 raise ValueError("it belongs to another spec")
             if sha256(path / _TENSORS) != manifest["sha256"]:
                 raise ValueError("its checksum does not match")
-            _restore(method, load_file(path / _TENSORS), manifest["scalars"])
+            tensors = load_file(path / _TENSORS)
+            _check_weights(method, tensors)  # half of them would train on as if they were the start
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             log.warning("checkpoint %s is skipped: %s", path, error)
             continue
+        _restore(method, tensors, manifest["scalars"])
         return Progress(manifest["epoch"], manifest["steps"], manifest["sums"])
     return Progress()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Raises OSError or ValueError where it is not as it was written."""
+    manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict):
+        raise ValueError("its manifest is no JSON object")
+    checksum = manifest.pop("checksum", None)
+    if checksum not in (None, _checksum(manifest)):  # none: an earlier version wrote it
+        raise ValueError("the checksum of its manifest does not match")
+    return manifest
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _check_weights(method: Stateful, tensors: Mapping[str, Tensor]) -> None:
+    ours = {f"model.{name}": value.shape for name, value in method.state_dict().items()}
+    if ours != {name: value.shape for name, value in tensors.items() if name.startswith("model.")}:
+        raise ValueError("its weights are not those of this model")
 
 
 def _flatten(method: Stateful) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -6,10 +6,13 @@ import sqlite3
 import threading
 
 import pytest
+from sqlalchemy import event
 
+from service.settings import Settings
 from service.store import engine
 from service.store.engine import connect, reading
 from service.store.errors import Unavailable
+from tests.service.api.server import SMALL, serving
 
 
 @pytest.fixture
@@ -47,3 +50,38 @@ def test_what_is_no_database_is_said_at_once(tmp_path):
     with pytest.raises(Exception, match="not a database"), reading(database):
         pass
     database.close()
+
+
+@pytest.mark.parametrize(
+    "pragma, words", [("query_only=ON", "readonly"), ("max_page_count=1", "full")], ids=["read-only", "full"]
+)
+def test_a_database_that_cannot_be_written_for_a_while_says_so_reads_on_and_recovers(tmp_path, pragma, words):
+    """As the driver reports a file system that became read-only, or full, under an open database."""
+    settings = Settings(home=tmp_path / "home", min_free_bytes=0, memory_limit="4GB")
+    with serving(settings) as live:
+        job = live.submit()["id"]
+        writer = live.store.database.writer
+
+        def limit(connection, record) -> None:
+            connection.execute(f"PRAGMA {pragma}")
+
+        writer.dispose()
+        event.listen(writer, "connect", limit)
+        large = (
+            live.http.post("/v1/jobs", json=SMALL, params={"name": "x" * 200}) if words == "readonly" else fill(live)
+        )
+        assert large.status_code == 503, large.text
+        assert words in large.json()["detail"]
+        assert live.http.get(f"/v1/jobs/{job}").status_code == 200
+        event.remove(writer, "connect", limit)
+        writer.dispose()
+        assert live.submit()["id"] != job
+
+
+def fill(live):
+    """Jobs, until one is refused."""
+    for _ in range(200):
+        answer = live.http.post("/v1/jobs", json=SMALL)
+        if answer.status_code != 202:
+            return answer
+    raise AssertionError("the database never became full")

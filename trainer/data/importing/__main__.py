@@ -71,6 +71,8 @@ def run(spec: ImportSpec, home: Path) -> None:
     if not (place / ABOUT).exists():
         from trainer.data.importing.about import describe
 
+        for left in place.glob(f".{ABOUT}.*.tmp"):  # by an attempt that was killed
+            left.unlink(missing_ok=True)
         write_json(place / ABOUT, describe(place))
 
 
