@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from service.api.embeddings.catalog import ServedVersion
 from service.api.embeddings.schemas import Classify, Edge, Embed, SparseFeatures
 from service.api.problems import FieldError, invalid, not_valid
+from trainer.data.sources.labels import MAX_CLASSES, MAX_TEXT
 
 _EDGE = re.compile(r"\bedge(?:_([a-z]+)\[(\d{1,9})\]| (\d{1,9})\b)")
 _EDGE_FIELDS = ("weight", "direction", "node")
@@ -155,13 +156,17 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     """The arrays of a body.
 
     Raises:
-        Problem: 422, an id is not known, or has two labels, or there is only one label.
+        Problem: 422, an id is not known, or has two labels, or there is only one label, or too many or too long ones.
     """
     if len({type(label) for label in body.labels}) > 1:
         raise invalid("labels", "should be all text or all whole numbers")
-    classes = sorted(set(body.labels))
-    if len(classes) < 2:
-        raise invalid("labels", "should be of at least two classes")
+    distinct = set(body.labels)
+    if unusable := {label for label in distinct if not _is_usable(label)}:
+        at = next(at for at, label in enumerate(body.labels) if label in unusable)
+        raise invalid(f"labels.{at}", f"should have at most {MAX_TEXT} characters, or be a whole number of 64 bits")
+    if not 2 <= len(distinct) <= MAX_CLASSES:
+        raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MAX_CLASSES:,}")
+    classes = sorted(distinct)
     numbers = {label: number for number, label in enumerate(classes)}
     rows = _known(served, body.ids, "ids")
     labels = np.array([numbers[label] for label in body.labels], np.int64)
@@ -173,6 +178,11 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     if body.predict is not None:
         arrays["predict"] = _known(served, body.predict, "predict")
     return Labelled(classes, arrays)
+
+
+def _is_usable(label: int | str) -> bool:
+    """Whether a file could have this label: answers repeat it for every node, as wide as the widest."""
+    return len(label) <= MAX_TEXT if isinstance(label, str) else -(2**63) <= label < 2**63
 
 
 def _known(served: ServedVersion, ids: list[int | str], field: str) -> Rows:
