@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.api.embeddings.schemas import LONGEST_LABEL, MOST_CLASSES
 from tests.abuse.attackers import attacked, client, train
 from tests.service.api.server import Live
 from tests.service.datasets.forms import graph, npz
@@ -73,6 +74,7 @@ def test_names_of_classes_are_in_the_answer_about_one_version_and_in_no_list(liv
     ],
 )
 def test_labels_of_a_question_are_bounded_as_those_of_files(live: Live, labels: list[Any], field: str):
+    assert (LONGEST_LABEL, MOST_CLASSES) == (MAX_TEXT, MAX_CLASSES)
     made = train(live, client(live, "submit"), rows=MAX_CLASSES + 1)
     ids = list(range(len(labels)))
     answer = client(live, "read").post(f"/v1/embeddings/{made.version}/classify", json={"ids": ids, "labels": labels})

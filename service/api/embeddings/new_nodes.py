@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.api.embeddings.catalog import ServedVersion
-from service.api.embeddings.schemas import Classify, Edge, Embed, SparseFeatures
+from service.api.embeddings.schemas import LONGEST_LABEL, MOST_CLASSES, Classify, Edge, Embed, SparseFeatures
 from service.api.problems import FieldError, invalid, not_valid
-from trainer.data.sources.labels import MAX_CLASSES, MAX_TEXT
 
 _EDGE = re.compile(r"\bedge(?:_([a-z]+)\[(\d{1,9})\]| (\d{1,9})\b)")
 _EDGE_FIELDS = ("weight", "direction", "node")
@@ -163,9 +162,9 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     distinct = set(body.labels)
     if unusable := {label for label in distinct if not _is_usable(label)}:
         at = next(at for at, label in enumerate(body.labels) if label in unusable)
-        raise invalid(f"labels.{at}", f"should have at most {MAX_TEXT} characters, or be a whole number of 64 bits")
-    if not 2 <= len(distinct) <= MAX_CLASSES:
-        raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MAX_CLASSES:,}")
+        raise invalid(f"labels.{at}", f"should have at most {LONGEST_LABEL} characters, or be a whole number of 64 bits")
+    if not 2 <= len(distinct) <= MOST_CLASSES:
+        raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MOST_CLASSES:,}")
     classes = sorted(distinct)
     numbers = {label: number for number, label in enumerate(classes)}
     rows = _known(served, body.ids, "ids")
@@ -182,7 +181,7 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
 
 def _is_usable(label: int | str) -> bool:
     """Whether a file could have this label: answers repeat it for every node, as wide as the widest."""
-    return len(label) <= MAX_TEXT if isinstance(label, str) else -(2**63) <= label < 2**63
+    return len(label) <= LONGEST_LABEL if isinstance(label, str) else -(2**63) <= label < 2**63
 
 
 def _known(served: ServedVersion, ids: list[int | str], field: str) -> Rows:
