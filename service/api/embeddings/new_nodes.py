@@ -162,7 +162,7 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     distinct = set(body.labels)
     if unusable := {label for label in distinct if not _is_usable(label)}:
         at = next(at for at, label in enumerate(body.labels) if label in unusable)
-        raise invalid(f"labels.{at}", f"should have at most {LONGEST_LABEL} characters, or be a whole number of 64 bits")
+        raise invalid(f"labels.{at}", f"should have at most {LONGEST_LABEL} characters, or be a 64-bit whole number")
     if not 2 <= len(distinct) <= MOST_CLASSES:
         raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MOST_CLASSES:,}")
     classes = sorted(distinct)
