@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results secrets clean
+.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results sbom secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,10 @@ bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; n
 	$(BIN)/python tests/benchmarks/sweeps.py asha cora --trials 24 --replay
 	$(BIN)/python tests/benchmarks/sweeps.py figure photo
 	$(BIN)/python tests/benchmarks/shared_data.py
+
+sbom: env  ## what is installed, in sbom.json (CycloneDX), and the packages whose licence is not known
+	$(BIN)/python docker/sbom.py > sbom.json
+	@$(BIN)/python docker/sbom.py --licenses | grep ': not known' || true
 
 secrets:  ## random passwords and tokens for docker compose, in .env
 	@$(PYTHON) docker/secrets.py

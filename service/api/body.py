@@ -66,6 +66,8 @@ def parse_document(text: bytes) -> dict[str, Any]:
     Raises:
         Problem: 400 no JSON (also: nested too deeply, half of a surrogate pair), 422 no object, or NaN or NUL in it.
     """
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:  # counted quickly; parsing them would hold the GIL
+        raise not_valid([FieldError("body", f"contains more than {MOST_VALUES:,} values; no spec needs as many")])
     try:
         # NaN is let through here so that the refusal below can name its field
         document = from_json(text, allow_inf_nan=True, cache_strings="keys")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.api.embeddings.schemas import LONGEST_LABEL, MOST_CLASSES
 from tests.abuse.attackers import attacked, client, train
 from tests.service.api.server import Live
 from tests.service.datasets.forms import graph, npz
@@ -61,3 +62,22 @@ def test_names_of_classes_are_in_the_answer_about_one_version_and_in_no_list(liv
     stored = live.store.embeddings.get(made.version)
     assert names[0] not in str(stored), "every process reads the rows of all versions"
     assert names[0] not in str(live.store.embeddings.snapshot())
+
+
+@pytest.mark.parametrize(
+    "labels, field",
+    [
+        (["cat", "dog", "x" * (MAX_TEXT + 1)], "labels.2"),
+        (["x" * 300_000 + str(row) for row in range(25)], "labels.0"),  # 7.5 MB; answers had each of them for every row
+        ([1, 2, 10**30], "labels.2"),
+        ([f"c{row}" for row in range(MAX_CLASSES + 1)], "labels"),
+    ],
+)
+def test_labels_of_a_question_are_bounded_as_those_of_files(live: Live, labels: list[Any], field: str):
+    assert (LONGEST_LABEL, MOST_CLASSES) == (MAX_TEXT, MAX_CLASSES)
+    made = train(live, client(live, "submit"), rows=MAX_CLASSES + 1)
+    ids = list(range(len(labels)))
+    answer = client(live, "read").post(f"/v1/embeddings/{made.version}/classify", json={"ids": ids, "labels": labels})
+    assert answer.status_code == 422, answer.text[:500]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert len(answer.content) < 5_000

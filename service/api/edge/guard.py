@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.edge.hosts import Hosts
-from service.api.edge.limits import Buckets, capped, check_announced, question_bytes
+from service.api.edge.limits import BodiesHeld, Body, Buckets, capped, check_announced, question_bytes
 from service.api.edge.metrics import RequestMetrics
 from service.api.problems import REQUEST_ID, Problem, problem_of, problem_response
 from service.api.security import (
@@ -67,6 +67,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, settings: Settings, metrics: RequestMetrics):
         self._app, self._settings, self._metrics = app, settings, metrics
         self._hosts = Hosts(settings)
+        self.bodies = BodiesHeld()
         self._in_progress: Counter[str] = Counter()  # requests, by the id of their key
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
         self._keys_required, self._trusts_loopback = settings.keys_required, settings.trusts_loopback
@@ -109,12 +110,15 @@ class Guard:
                 self._metrics.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
             await send(message)
 
-        owner = None
+        owner, body = None, None
         try:
             app = await self._admit(scope)
             owner = self._begin(scope)
             if scope["method"] not in SAFE_METHODS:
                 receive = capped(receive, self._limit(scope["method"], scope["path"]))
+                if scope["path"] != UPLOADS:  # those go to disk as they come
+                    body = Body(receive, self.bodies, owner)
+                    receive = body.receive
             await app(scope, receive, answer)
         except Exception as error:
             problem = problem_of(error)
@@ -124,6 +128,8 @@ class Guard:
                 raise
             await problem_response(problem, scope)(scope, receive, answer)
         finally:
+            if body is not None:
+                body.release()
             if owner is not None:
                 self._in_progress[owner] -= 1
                 if not self._in_progress[owner]:

@@ -1,9 +1,9 @@
-"""How much one client may ask: requests per second, and bytes of a request."""
+"""How much one client may ask: requests per second, bytes of a request, and of all requests at a time."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from starlette.types import Message, Receive
@@ -12,6 +12,9 @@ from service.api.problems import Problem
 
 LOOKUP_BYTES = 2_000_000  # 200 for each of 10,000 ids
 QUESTION_BYTES = 8_000_000  # as JSON, which is read in one go while everyone else waits; binary forms may have more
+UNCOUNTED_BYTES = 65_536  # of a body; whatever else is going on, short requests are read
+HELD_BYTES = 256_000_000  # of the longer bodies that a process holds at a time
+HELD_BYTES_PER_KEY = 64_000_000
 _REMEMBERED = 10_000  # clients; who was silent longest is forgotten first, and starts with a full bucket
 
 
@@ -33,6 +36,68 @@ class Buckets:
         if len(self._levels) > _REMEMBERED:
             self._levels.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self._rate
+
+
+class BodiesHeld:
+    """Bytes of request bodies in memory, per process: a request keeps what it has read until it is answered.
+
+    One body alone may be of any size that a request may have. Without keys there is nobody to share with.
+    """
+
+    def __init__(self, most: int = HELD_BYTES, most_per_key: int = HELD_BYTES_PER_KEY):
+        self._most, self._most_per_key = most, most_per_key
+        self.bytes, self._of_key = 0, Counter[str]()
+
+    def count(self, owner: str | None, before: int, size: int) -> None:
+        """A body of this key (its id; none: no key) has grown to `size` bytes.
+
+        Raises:
+            Problem: 429, the key holds too much; 503, all of them do.
+        """
+        others, of_key = self.bytes - before, 0 if owner is None else self._of_key[owner] - before
+        if of_key and of_key + size > self._most_per_key:
+            raise Problem(
+                429, f"requests of this key hold more than {self._most_per_key:,} bytes; wait for answers",
+                headers={"Retry-After": "2", "Connection": "close"}, kind="quota",
+            )  # fmt: skip
+        if others and others + size > self._most:
+            raise Problem(
+                503, "too many long requests are being read; try again in a moment",
+                headers={"Retry-After": "2", "Connection": "close"}, kind="unavailable",
+            )  # fmt: skip
+        self._add(owner, size - before)
+
+    def release(self, owner: str | None, size: int) -> None:
+        self._add(owner, -size)
+
+    def _add(self, owner: str | None, size: int) -> None:
+        self.bytes += size
+        if owner is not None:
+            self._of_key[owner] += size
+            if not self._of_key[owner]:
+                del self._of_key[owner]
+
+
+class Body:
+    """The body of one request, as it is read."""
+
+    def __init__(self, receive: Receive, together: BodiesHeld, owner: str | None):
+        self._receive, self._together, self._owner = receive, together, owner
+        self._size = self._counted = 0
+
+    async def receive(self) -> Message:
+        """The next message; counted before anybody keeps it."""
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > max(UNCOUNTED_BYTES, self._counted):
+            self._together.count(self._owner, self._counted, self._size)
+            self._counted = self._size
+        return message
+
+    def release(self) -> None:
+        """The request is over."""
+        if self._counted:
+            self._together.release(self._owner, self._counted)
 
 
 def too_large(limit: int, remedy: str = "") -> Problem:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.api.embeddings.catalog import ServedVersion
-from service.api.embeddings.schemas import Classify, Edge, Embed, SparseFeatures
+from service.api.embeddings.schemas import LONGEST_LABEL, MOST_CLASSES, Classify, Edge, Embed, SparseFeatures
 from service.api.problems import FieldError, invalid, not_valid
 
 _EDGE = re.compile(r"\bedge(?:_([a-z]+)\[(\d{1,9})\]| (\d{1,9})\b)")
@@ -155,13 +155,17 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     """The arrays of a body.
 
     Raises:
-        Problem: 422, an id is not known, or has two labels, or there is only one label.
+        Problem: 422, an id is not known, or has two labels, or there is only one label, or too many or too long ones.
     """
     if len({type(label) for label in body.labels}) > 1:
         raise invalid("labels", "should be all text or all whole numbers")
-    classes = sorted(set(body.labels))
-    if len(classes) < 2:
-        raise invalid("labels", "should be of at least two classes")
+    distinct = set(body.labels)
+    if unusable := {label for label in distinct if not _is_usable(label)}:
+        at = next(at for at, label in enumerate(body.labels) if label in unusable)
+        raise invalid(f"labels.{at}", f"should have at most {LONGEST_LABEL} characters, or be a 64-bit whole number")
+    if not 2 <= len(distinct) <= MOST_CLASSES:
+        raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MOST_CLASSES:,}")
+    classes = sorted(distinct)
     numbers = {label: number for number, label in enumerate(classes)}
     rows = _known(served, body.ids, "ids")
     labels = np.array([numbers[label] for label in body.labels], np.int64)
@@ -173,6 +177,11 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
     if body.predict is not None:
         arrays["predict"] = _known(served, body.predict, "predict")
     return Labelled(classes, arrays)
+
+
+def _is_usable(label: int | str) -> bool:
+    """Whether a file could have this label: answers repeat it for every node, as wide as the widest."""
+    return len(label) <= LONGEST_LABEL if isinstance(label, str) else -(2**63) <= label < 2**63
 
 
 def _known(served: ServedVersion, ids: list[int | str], field: str) -> Rows:

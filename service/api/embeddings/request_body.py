@@ -30,7 +30,7 @@ SECONDS = 120.0  # for a body of tens of megabytes
 MOST_VALUES = 320_000  # in a JSON text: 1,000 queries of 256 numbers, or the ids and labels of a classification
 FEWER = f"; send less at a time, or send vectors as {NPY}, sparse features as indices and values"
 _SMALL = 64_000  # bytes; what is read in a millisecond need not go to a thread
-_NPY_HEAD = 10_000  # bytes of a header; a genuine one has 128
+HEAD_BYTES = 10_000  # of a .npy file; a genuine one has 128
 _NPY_TYPES = ("<f4", "<f8")
 _NPY_MAGIC = b"\x93NUMPY"
 
@@ -139,7 +139,7 @@ def _from_npy(body: bytes, dim: int, most: int) -> NDArray[Any]:
         if version not in ((1, 0), (2, 0)):
             raise ValueError(version)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, is_fortran, dtype = read(file, max_header_size=_NPY_HEAD)
+        shape, is_fortran, dtype = read(file, max_header_size=HEAD_BYTES)
     except Exception:  # whatever numpy's reader makes of a text that anyone may have written
         raise invalid("body", "is not a .npy file of version 1 or 2") from None
     if dtype.str not in _NPY_TYPES:

@@ -17,6 +17,7 @@ MOST_QUERIES = 1_000
 MOST_NEIGHBORS = 1_000
 MOST_NEW_NODES = 1_000
 MOST_LABELLED = 100_000
+MOST_CLASSES, LONGEST_LABEL = 10_000, 256  # as in files (trainer.data.sources.labels); characters
 MOST_KEYS = 50  # of an object; ours have fewer than ten
 ALIAS = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 VERSION = r"^[0-9A-Za-z_-]{1,64}$"

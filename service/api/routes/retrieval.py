@@ -22,7 +22,7 @@ from service.api.embeddings.examples import LOOKUPS, NEIGHBORS
 from service.api.embeddings.negotiation import ARROW, JSON, NPY, RAW, accept_and_match, matches_tag, negotiate
 from service.api.embeddings.openapi import BINARY, FILE_HEADERS, NOT_MODIFIED, PARTIAL, request_body, success
 from service.api.embeddings.raw_response import RawResponse
-from service.api.embeddings.request_body import SECONDS, as_matrix, parse_matrix, read_body
+from service.api.embeddings.request_body import HEAD_BYTES, SECONDS, as_matrix, parse_matrix, read_body
 from service.api.embeddings.responses import (
     FORMS,
     TAGS,
@@ -187,7 +187,8 @@ async def find_neighbors(
         if unknown := [name for name in request.query_params if name not in known]:
             why = f"unknown option (expected one of {', '.join(known)})"
             raise not_valid([FieldError(name, why) for name in unknown])
-        data = await read_bytes(request, seconds=SECONDS)
+        most = MOST_QUERIES * 8 * served.info.dim + HEAD_BYTES
+        data = await read_bytes(request, seconds=SECONDS, most=most, remedy=f"; send up to {MOST_QUERIES:,} vectors")
         if query.include_vectors:
             state.in_flight.check_room()
         labels = options.pop("labels", None)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 from service.api import security
 from service.api.edge import limits
-from service.api.edge.limits import Buckets
+from service.api.edge.guard import Guard
+from service.api.edge.limits import UNCOUNTED_BYTES, BodiesHeld, Buckets
+from service.api.problems import Problem
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_events import until
 from tests.service.api.test_problems import checked
@@ -111,3 +114,39 @@ def test_unfinished_jobs_per_key(serve: Callable[..., Live]) -> None:
     assert live.http.post("/v1/jobs", json=SMALL, headers=other).status_code == 202
     live.http.post(f"/v1/jobs/{made[0]['id']}/cancel", headers=one)
     assert live.http.post("/v1/jobs", json=SMALL, headers=one).status_code == 202
+
+
+def test_long_bodies_of_one_key_leave_room_for_those_of_others() -> None:
+    held = BodiesHeld(most=100, most_per_key=40)
+    held.count("greedy", 0, 90)  # one alone may be of any size
+    with pytest.raises(Problem) as refused:
+        held.count("greedy", 0, 1)
+    assert refused.value.status == 429
+    held.count("other", 0, 10)
+    with pytest.raises(Problem) as refused:
+        held.count("third", 0, 1)
+    assert (refused.value.status, held.bytes) == (503, 100)
+    held.release("greedy", 90)
+    held.count("other", 10, 40)  # the same body has grown
+    held.count("third", 0, 40)
+    held.release("other", 40)
+    held.release("third", 40)
+    assert held.bytes == 0
+
+
+def test_short_bodies_are_not_counted_and_long_ones_only_until_they_are_answered(live: Live) -> None:
+    guard: Any = live.app.middleware_stack
+    while not isinstance(guard, Guard):
+        guard = guard.app
+    seen = []
+    count = guard.bodies.count
+
+    def noted(owner: str | None, before: int, size: int) -> None:
+        count(owner, before, size)
+        seen.append(guard.bodies.bytes)
+
+    guard.bodies.count = noted  # type: ignore[method-assign]
+    for size in (UNCOUNTED_BYTES, 2 * UNCOUNTED_BYTES):
+        assert live.http.post("/v1/jobs", content=b" " * size, headers={"Content-Type": "application/json"}).is_error
+        assert max(seen, default=0) == (0 if size == UNCOUNTED_BYTES else size)
+        until(lambda: guard.bodies.bytes == 0)
