@@ -6,6 +6,7 @@ Free of torch: the API validates specs with these classes.
 from __future__ import annotations
 
 from trainer.methods.grace import Grace
+from trainer.methods.grace_plus import GracePlus
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.methods.phases import Phases
@@ -14,7 +15,7 @@ from trainer.methods.references import Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Grace, Phases, ProGcl,
+    Grace, Phases, ProGcl, GracePlus,
     Features, Sgc, Untrained,
 )  # fmt: skip
 
