@@ -40,7 +40,7 @@ class Positives(NamedTuple):
 
 
 class NodeSimilarity(nn.Module):
-    """S of a graph, and the weights that follow from it: fixed by graph and settings, so checkpoints hold none of it."""
+    """S of a graph, and the weights that follow. Fixed by graph and settings, so checkpoints hold none of it."""
 
     def __init__(self, graph: Graph, *, beta: float, tau_positive: float, tau_negative: float):
         super().__init__()

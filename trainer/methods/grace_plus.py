@@ -4,9 +4,9 @@
     Den_i = e^{t_ii} + Σ_{j≠i} n_ij (e^{t_ij} + e^{t'_ij}),      ℓ_i = −log(Num_i / Den_i)
 
 GRACE with many soft positives and weighted negatives: p and n follow from how alike nodes are in the graph
-(personalised PageRank) and in their features, computed once. All is exact but for one table of 2 N² bytes that holds the
-similarities in half precision (trainer.loss.node_similarity says what that costs). Num is no part of Den, so the loss
-may be negative. In a batch, p and n are normalised over its nodes.
+(personalised PageRank) and in their features, computed once. All is exact but for one table of 2 N² bytes that holds
+the similarities in half precision (trainer.loss.node_similarity says what that costs). Num is no part of Den, so the
+loss may be negative. In a batch, p and n are normalised over its nodes.
 """
 
 from __future__ import annotations

@@ -100,9 +100,8 @@ def test_loss_and_gradients_equal_the_formula(graph):
     loss.total.backward()
     mine = gradients(learner)
 
-    s = (
-        learner.parts["similarity"].table.double() / learner.parts["similarity"].unit
-    )  # what rounding it costs is tested above
+    similarity = learner.parts["similarity"]
+    s = similarity.table.double() / similarity.unit  # what rounding it costs is tested above
     p, n = dense_weights(s, 0.05, 0.02)
     u, v = (projected(learner, part) for part in only_step(learner, 1).embeddings)
     expected = dense_plus_loss(u, v, 0.4, p, n)
