@@ -71,8 +71,9 @@ format: env  ## fix style and format in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## the tiled loss against the dense one, and our sampler against torch-sparse
+bench: env  ## the tiled losses against dense ones, and our sampler against torch-sparse
 	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/infonce.py
 	$(BIN)/python tests/benchmarks/sampling.py
 
 bench-scale: env  ## large graphs: a million nodes, exact contrast on Physics (NML_DATA), five million nodes on disk
@@ -93,8 +94,10 @@ bench-retrieval: env  ## embeddings over HTTP and search, at a million rows
 bench-sizing: env  ## memory, disk and time of a job by nodes and dimension (the table in docs/operations.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sizing
 
-results: env  ## the accuracy tables (hours on a CPU; needs the public data sets)
-	$(BIN)/python tests/benchmarks/accuracy.py
+results: env  ## the paper's tables and what sampling costs (days on a CPU; needs the public data sets)
+	$(BIN)/nml paper --datasets cora --datasets citeseer --seeds 5
+	$(BIN)/nml paper --datasets photo --seeds 3
+	$(BIN)/nml paper --datasets pubmed --datasets computers --datasets cs --datasets physics --seeds 1
 	$(BIN)/python tests/benchmarks/scopes.py --runs runs/scopes
 
 bench-sweeps: env  ## what sweeps find, save and cost (two hours on two cores; needs the public data sets)

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainer.errors import InvalidInput
 from trainer.methods import BY_NAME, METHODS
@@ -24,10 +25,27 @@ from trainer.spec.training import OptimiserSpec, RunSpec, SamplingSpec
 
 
 def _named(method: Any) -> Any:
-    """`"grace"` stands for `{"name": "grace"}`, and no name for nml."""
-    if isinstance(method, str):
-        return {"name": method}
-    return {"name": "nml", **method} if isinstance(method, dict) else method
+    """`"grace"` stands for `{"name": "grace"}`, and no name for nml. Errors say which names or fields there are."""
+    if isinstance(method, Method):
+        return method
+    document = {"name": method} if isinstance(method, str) else method
+    if not isinstance(document, dict):
+        raise PydanticCustomError("method_type", "should be the name of a method, or an object with its settings")
+    document = {"name": "nml", **document}
+    name = document["name"]
+    known = BY_NAME.get(name) if isinstance(name, str) else None
+    if known is None:
+        names = ", ".join(BY_NAME)
+        raise PydanticCustomError("unknown_method", "unknown method (expected one of {names})", {"names": names})
+    fields = [field for field in known.model_fields if field != "name"]
+    has = f"has {', '.join(fields)}" if fields else "has no settings"
+    unknown = PydanticCustomError("unknown_setting", "unknown key; {name} {has}", {"name": name, "has": has})
+    wrong = [
+        InitErrorDetails(type=unknown, loc=(name, key), input=None) for key in document if key not in known.model_fields
+    ]
+    if wrong:
+        raise ValidationError.from_exception_data("method", wrong)
+    return document
 
 
 if TYPE_CHECKING:
@@ -68,7 +86,7 @@ class TrainSpec(Spec):
         moved = [name for name in ("objective", "metric") if isinstance(document, dict) and name in document]
         if moved:
             raise ValueError(
-                f"{moved[0]} is no section any more: settings of a method stand under `method`, "
+                f"{moved[0]}: there is no such section any more; settings of a method stand under `method`, "
                 f"{'its metric under `method.metric`' if moved[0] == 'metric' else 'as in method.temperature'}. "
                 "A run directory of an earlier release cannot go on; train it again"
             )
@@ -99,6 +117,10 @@ class TrainSpec(Spec):
                 "encoder.diffusion=ppr needs the whole graph in one process: leave sampling.negatives and "
                 "sampling.batch_size out and set run.workers to 1"
             )
+        if self.encoder.powers and asked not in (None, "whole"):
+            raise ValueError(
+                "encoder.powers needs the whole graph: leave sampling.negatives and sampling.batch_size out"
+            )
         if self.run.workers > 1 and not method.teams:
             raise ValueError(f"{method.name} trains in one process; set run.workers to 1")
         method.check(self)
@@ -107,7 +129,7 @@ class TrainSpec(Spec):
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """What the method and the encoder can do together, for the planner."""
-        if self.encoder.diffusion == "ppr":
+        if self.encoder.at_once:
             return ("whole",)
         return tuple(scope for scope in self.method.scopes if scope != "cached" or self.encoder.norm != "batch")
 
@@ -120,6 +142,8 @@ def spec_hash(spec: TrainSpec) -> str:
     left_out: dict[str, Any] = {
         "preset": True, "run": _BOOK_KEEPING, "sampling": _MEMORY_ONLY, "evaluation": _LOOKED_AT_ONLY,
     }  # fmt: skip
+    if not spec.data.held_out_edges:
+        left_out["data"] = {"held_out_seed"}
     document = spec.model_dump(mode="json", exclude=left_out)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

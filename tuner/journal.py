@@ -4,7 +4,7 @@ Reading the lines in order gives back all that the sweep knew: which settings we
 what was decided. So searcher and scheduler keep no files of their own, and a kill at any moment loses nothing.
 
     {"type": "start" | "resume", "spec_hash": …, "objective": …, "concurrency": …}
-    {"type": "trial", "number": 3, "origin": "start" | "search", "changes": {"objective.temperature": 0.4}}
+    {"type": "trial", "number": 3, "origin": "start" | "search", "changes": {"method.temperature": 0.4}}
     {"type": "running", "number": 3, "host": …, "pid": …}
     {"type": "retry", "number": 3, "error": …}: its process died; it waits for another, and its checkpoint
     {"type": "report", "number": 3, "run": 0, "epoch": 25, "value": 0.71, "figures": {…}, "seconds": …,

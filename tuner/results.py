@@ -27,7 +27,7 @@ JUDGED_BY = {
 }
 _ORDER: tuple[State, ...] = ("finished", "ended", "stopped", "running", "waiting", "failed")
 _LABELS = {
-    "objective.inner_steps": "T_M", "objective.temperature": "τ", "optimiser.epochs": "T_E", "optimiser.lr": "lr",
+    "method.inner_steps": "T_M", "method.temperature": "τ", "optimiser.epochs": "T_E", "optimiser.lr": "lr",
     "optimiser.weight_decay": "weight decay",
 }  # fmt: skip
 
@@ -157,8 +157,8 @@ def as_csv(table: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = N
 
 def labels(spec: SweepSpec) -> dict[str, str]:
     """What each searched field is called in tables and pictures: α, T_M, τ where it has such a name."""
-    coefficient = "α" if spec.base.objective.reg.scale == "n_minus_1" else "a"
-    known = _LABELS | {"objective.reg.coefficient": coefficient}
+    scale = value_at(spec.base.model_dump(mode="json"), "method.reg.scale")
+    known = _LABELS | {"method.reg.coefficient": "α" if scale == "n_minus_1" else "a"}
     return {path: known.get(path, name) for path, name in short_names(list(spec.dimensions())).items()}
 
 

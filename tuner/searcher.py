@@ -19,7 +19,7 @@ from tuner.space import Value, changed
 class JournalSearcher(Searcher):
     """For TuneConfig(search_alg=…), alone or in the ConcurrencyLimiter that max_concurrent_trials puts around it.
 
-    A trial's config is {"number": 3, "changes": {"objective.temperature": 0.4}}, besides what is in param_space; Tune
+    A trial's config is {"number": 3, "changes": {"method.temperature": 0.4}}, besides what is in param_space; Tune
     keeps nested dicts, dots in keys, lists and None as they are.
 
     Args:

@@ -14,7 +14,7 @@ JOBS: dict[str, Any] = {
         "value": {
             "data": {"name": "synthetic", "synthetic": {"nodes": 500, "classes": 3, "features": 32}},
             "encoder": {"hidden": 64, "dim": 32},
-            "metric": {"hidden": 32},
+            "method": {"metric": {"hidden": 32}},
             "optimiser": {"epochs": 20},
             "evaluation": {"probe_epochs": 100},
         },
@@ -43,8 +43,8 @@ SWEEPS: dict[str, Any] = {
         "value": {
             "base": {"data": {"name": "digits"}, "encoder": {"hidden": 64, "dim": 32}, "optimiser": {"epochs": 40}},
             "space": {
-                "objective.temperature": {"kind": "uniform", "low": 0.2, "high": 0.8},
-                "objective.inner_steps": {"kind": "integer", "low": 1, "high": 8},
+                "method.temperature": {"kind": "uniform", "low": 0.2, "high": 0.8},
+                "method.inner_steps": {"kind": "integer", "low": 1, "high": 8},
             },
             "objective": "link_auc",
             "trials": 10,

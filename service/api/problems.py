@@ -1,7 +1,7 @@
 """Every refusal is a problem document (RFC 9457), whatever went wrong and wherever.
 
     {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "…", "instance": "urn:uuid:…",
-     "errors": [{"field": "objective.temperature", "message": "…"}]}
+     "errors": [{"field": "method.temperature", "message": "…"}]}
 
 Raise `Problem` anywhere below the guard. Documents never repeat what the client sent, other than the names of fields,
 and rendering them cannot fail: texts are cut, and characters that no JSON reader wants are replaced.
@@ -37,6 +37,7 @@ from service.store.errors import (
     Unavailable,
 )
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
+from trainer.spec.base import field_path
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS, MAX_FIELD, MAX_TEXT = 50, 200, 1_000
@@ -48,7 +49,7 @@ log = logging.getLogger("service.api")
 _PATH = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _LINE = re.compile(rf"({_PATH}): (.+)", re.DOTALL)
 _DOTTED = re.compile(
-    r"\b(?:data|augment|encoder|metric|objective|optimiser|sampling|evaluation|run|base|space|starts)"
+    r"\b(?:data|augment|encoder|method|optimiser|sampling|evaluation|run|base|space|starts)"
     r"(?:\.[A-Za-z0-9_]+)+"
 )
 _FIRST_WORD = re.compile(r"[a-z_]+(?:\.[a-z0-9_]+)*")
@@ -130,7 +131,7 @@ def field_errors(details: Iterable[ErrorDetails], *, skip: int = 0) -> list[Fiel
                 message = "unknown key; remove it or check its spelling"
             case "union_tag_invalid":  # pydantic's own message repeats the input
                 message = f"should be one of {item.get('ctx', {}).get('expected_tags', 'the known kinds')}"
-        place = ".".join(str(part) or '""' for part in item["loc"][skip:])
+        place = field_path([part if part != "" else '""' for part in item["loc"][skip:]])
         if place and item["type"] == "value_error":
             place = _narrowed(place, message)
         found.append(_placed(message) if not place else FieldError(place, message))
@@ -141,7 +142,9 @@ def _narrowed(place: str, message: str) -> str:
     """The field that a rule between the fields of a section is about, where its message names one: by the path within
     a training spec, which may itself be a section of a sweep.
     """
-    dotted = _DOTTED.search(message)
+    line, dotted = _LINE.match(message), _DOTTED.search(message)
+    if place == "base" and line is not None:
+        return f"{place}.{line[1]}"
     if dotted is None:
         return place
     section, _, field = dotted[0].partition(".")

@@ -139,7 +139,7 @@ class Trials(Document):
 
 
 class FieldProblem(Document):
-    field: str = Field(description="dotted path", examples=["objective.temperature"])
+    field: str = Field(description="dotted path", examples=["method.temperature"])
     message: str
 
 
@@ -151,7 +151,7 @@ class ProblemDocument(BaseModel):
     type: str = Field(examples=["about:blank"])
     title: str = Field(examples=["Unprocessable Content"])
     status: int = Field(ge=400, le=599, examples=[422])
-    detail: str = Field(examples=["objective.temperature: Input should be greater than 0.025"])
+    detail: str = Field(examples=["method.temperature: Input should be greater than 0.025"])
     instance: str = Field(description="identifies this answer in the log; also in the header X-Request-ID")
     errors: list[FieldProblem] | None = None
 

@@ -26,7 +26,7 @@ from trainer.errors import InvalidInput, OutOfMemory
 from trainer.planning.cpus import usable_cpus
 from trainer.planning.plan import make_plan, size
 from trainer.planning.shape import GraphShape
-from trainer.presets import DEFAULT_PRESET, PRESETS, preset_document
+from trainer.presets import PRESETS, complete
 from tuner.config import SweepSpec, sweep_hash, trial_spec
 
 MOST_VALUES = 10_000  # that a sweep's space and starts may list; each is checked against the training spec
@@ -53,7 +53,7 @@ def prepare_job(document: dict[str, Any], request: Request, store: Store, settin
         Problem: 422, with the fields to change.
         Unavailable: the store does not answer.
     """
-    spec = _valid(TrainSpec, _with_preset(document))
+    spec = _valid(TrainSpec, _completed(document))
     _refuse_files(spec, "data")
     check_job_cpus(spec, settings)
     found = resolve(spec.data, store, settings)
@@ -70,7 +70,7 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
     """The sweep that a document asks for; as `prepare_job`."""
     base = document.get("base")
     _check_extent(document)
-    spec = _valid(SweepSpec, document | ({"base": _with_preset(base, "base.")} if isinstance(base, dict) else {}))
+    spec = _valid(SweepSpec, document | ({"base": _completed(base, "base.")} if isinstance(base, dict) else {}))
     _refuse_files(spec.base, "base.data")
     try:
         found = resolve(trial_spec(spec, {}).data, store, settings)
@@ -95,27 +95,15 @@ def fingerprint(kind: str, document: dict[str, Any], parameters: Mapping[str, An
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _with_preset(document: dict[str, Any], place: str = "") -> dict[str, Any]:
+def _completed(document: dict[str, Any], place: str = "") -> dict[str, Any]:
     """What the document leaves out as its preset has it; with `"preset": null` as the schema has it."""
-    preset, data = document.get("preset", DEFAULT_PRESET), document.get("data", {})
-    dataset = data.get("name", "digits") if isinstance(data, dict) else None
-    if preset is None or not isinstance(preset, str) or not isinstance(dataset, str):
-        return document  # validation says what is wrong with it
-    if preset not in PRESETS:
+    preset = document.get("preset")
+    if isinstance(preset, str) and preset not in PRESETS:
         raise invalid(f"{place}preset", f"unknown preset (expected one of {', '.join(PRESETS)}, or null)")
     try:
-        return _merged(preset_document(preset, dataset), document)
+        return complete(document)
     except InvalidInput as error:
         raise invalid(f"{place}preset", str(error).replace("Use --preset nml.", "Use nml.")) from error
-
-
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over`, with what it leaves out taken from `under`, section by section and key by key."""
-    both = {
-        key: _merged(under[key], value) if isinstance(value, dict) and isinstance(under.get(key), dict) else value
-        for key, value in over.items()
-    }
-    return under | both
 
 
 def _valid(kind: type[SpecType], document: dict[str, Any]) -> SpecType:

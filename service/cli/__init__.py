@@ -16,8 +16,10 @@ from service.cli import (
     inspect,
     jobs,
     keys,
+    methods,
     neighbors,
     new_nodes,
+    paper,
     serve,
     submit,
     sweep,
@@ -40,6 +42,7 @@ app.add_typer(sweep.app, name="sweep")
 app.command("estimate")(estimate.estimate)
 app.command("evaluate")(inspect.evaluate)
 app.add_typer(datasets.app, name="datasets")
+app.command("methods")(methods.methods)
 app.command("presets")(inspect.presets)
 app.command("serve")(serve.serve)
 app.add_typer(keys.app, name="keys")
@@ -58,6 +61,7 @@ app.command("unpublish")(embeddings.unpublish)
 app.command("index")(embeddings.index)
 app.command("embed")(new_nodes.embed)
 app.command("classify")(new_nodes.classify)
+app.command("paper")(paper.paper)
 app.command("demo")(demo.demo)
 
 

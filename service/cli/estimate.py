@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from service.cli.report import result_console
-from service.cli.train import assemble
+from service.cli.spec_options import Asked, MethodOption, PresetOption, assemble
 
 
 def estimate(
@@ -20,7 +20,8 @@ def estimate(
         Path | None, typer.Argument(metavar="[SPEC]", help="JSON or YAML spec; or use the options")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`; default digits")] = None,
-    preset: Annotated[str | None, typer.Option(help="a name from `nml presets`; default nml")] = None,
+    method: MethodOption = None,
+    preset: PresetOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. encoder.hidden=256"),
@@ -41,7 +42,7 @@ def estimate(
     from trainer.planning.plan import make_plan
     from trainer.planning.shape import shape_of_data
 
-    spec = assemble(spec_file, dataset, preset, list(overrides or []))
+    spec = assemble(Asked(spec_file, dataset, method, preset, list(overrides or [])))
     limit = usable_memory() if memory_limit is None else parse_size(memory_limit)
     shape = shape_of_data(spec.data)
     plan = make_plan(spec, shape, limit).document()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
 
 from service.cli.report import print_quality, result_console
-from trainer.presets import PRESETS, PUBLISHED, preset_spec
+from trainer.config import TrainSpec
+from trainer.errors import InvalidInput
+from trainer.methods.interface import Method
+from trainer.presets import PRESETS, preset_spec
+from trainer.spec.data import DatasetName
+from tuner.results import shown
 
 
 def evaluate(
@@ -36,15 +43,42 @@ def presets(
     if name is not None:
         typer.echo(preset_spec(name, dataset).model_dump_json(indent=2))
         return
-    table = Table("preset", "data set", "T_E", "T_M", "τ", "KL coefficient", "lr", "weight decay", "metric", box=None)
-    for preset in PRESETS:
-        for data in (["digits"] if preset == "nml" else []) + list(PUBLISHED):
-            spec = preset_spec(preset, data)
-            reg = spec.objective.reg
-            unit = "α = {:g}, times N−1" if reg.scale == "n_minus_1" else "a = {:g} in all"
+    table = Table("preset", "method", "data set", "T_E", "lr", "weight decay", "settings of the method", box=None)
+    for preset, (method, _) in PRESETS.items():
+        for data, spec in _distinct(preset).items():
             table.add_row(
-                preset, data, str(spec.optimiser.epochs), str(spec.objective.inner_steps),
-                f"{spec.objective.temperature:g}", unit.format(reg.coefficient), f"{spec.optimiser.lr:g}",
-                f"{spec.optimiser.weight_decay:g}", spec.metric.kind,
+                preset, method, data, str(spec.optimiser.epochs), f"{spec.optimiser.lr:g}",
+                f"{spec.optimiser.weight_decay:g}", changed_settings(spec.method),
             )  # fmt: skip
     result_console().print(table)
+
+
+def _distinct(preset: str) -> dict[str, TrainSpec]:
+    """What a preset is for each data set it has settings of its own for, and for any other."""
+    found: dict[str, TrainSpec] = {}
+    for name in get_args(DatasetName):
+        with suppress(InvalidInput):  # it has no settings for this one
+            spec = preset_spec(preset, name) if name not in ("files", "imported") else None
+            if spec is not None:
+                found[name] = spec
+    usual = found.get("digits")
+    return {
+        "any other" if name == "digits" else name: spec
+        for name, spec in found.items()
+        if name == "digits" or usual is None or spec.model_copy(update={"data": usual.data}) != usual
+    }
+
+
+def changed_settings(method: Method) -> str:
+    """The settings that are not the method's defaults, as --set takes them."""
+    usual = dict(_leaves(type(method).model_validate({}).model_dump(mode="json")))
+    own = _leaves(method.model_dump(mode="json"))
+    return ", ".join(f"{path}={shown(value)}" for path, value in own if usual[path] != value)
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

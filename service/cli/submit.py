@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from service.cli.connect import LONG_PATIENCE, KeyOption, UrlOption, connected, say
+from service.cli.spec_options import Asked, MethodOption, PresetOption, assemble
 from service.cli.sweep_spec import assemble_sweep
-from service.cli.train import assemble
 from service.cli.watch import follow
 from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
@@ -28,10 +29,11 @@ def submit(
     dataset: Annotated[
         str | None, typer.Option(help="a built-in or public set, or one from `nml datasets push`; default digits")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="a name from `nml presets`; default nml")] = None,
+    method: MethodOption = None,
+    preset: PresetOption = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. objective.temperature=0.4"),
+        typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. method.temperature=0.4"),
     ] = None,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="a sweep: SPEC is a sweep spec, options describe its base")
@@ -56,7 +58,7 @@ def submit(
     nml submit --dataset cora --preset nml-official --watch
     nml submit --dataset digits --sweep --trials 20 --name "first try"
     """
-    changes = list(overrides or [])
+    asked = Asked(spec_file, dataset, method, preset, list(overrides or []))
     if trials is not None and not sweep:
         raise InvalidInput("--trials goes with --sweep")
     about: dict[str, Any] = {
@@ -64,9 +66,9 @@ def submit(
     }  # fmt: skip
     with connected(url, key) as client:
         if sweep:
-            job: Job = client.submit_sweep(sweep_spec(spec_file, dataset, preset, changes, trials), **about)
+            job: Job = client.submit_sweep(sweep_spec(asked, trials), **about)
         else:
-            job = client.submit(training_spec(spec_file, dataset, preset, changes), **about)
+            job = client.submit(training_spec(asked), **about)
     if as_json and not watch:
         typer.echo(json.dumps(job.document, indent=2))
     elif not as_json:
@@ -78,33 +80,30 @@ def submit(
         say(f"{job.dataset}, {job.state}. Follow it: nml watch {job.id}")
 
 
-def training_spec(spec_file: Path | None, dataset: str | None, preset: str | None, changes: list[str]) -> TrainSpec:
+def training_spec(asked: Asked) -> TrainSpec:
     """The spec to send, checked here as far as it can be without the data.
 
     Raises:
         InvalidInput: a field is wrong, or names files that only this machine has.
     """
-    spec = assemble(spec_file, *_uploaded(spec_file, dataset, preset, changes))
+    spec = assemble(_uploaded(asked))
     _refuse_files(spec.data)
     return spec
 
 
-def sweep_spec(
-    spec_file: Path | None, dataset: str | None, preset: str | None, changes: list[str], trials: int | None
-) -> SweepSpec:
+def sweep_spec(asked: Asked, trials: int | None) -> SweepSpec:
     """As `training_spec`, for a sweep."""
-    spec = assemble_sweep(spec_file, *_uploaded(spec_file, dataset, preset, changes), {"trials": trials})
+    spec = assemble_sweep(_uploaded(asked), {"trials": trials})
     _refuse_files(spec.base.data)
     return spec
 
 
-def _uploaded(
-    spec_file: Path | None, dataset: str | None, preset: str | None, changes: list[str]
-) -> tuple[str | None, str | None, list[str]]:
-    """Data set, preset and changes, where a name that is not built in is one of an uploaded graph."""
-    if spec_file is not None or dataset is None or dataset in get_args(DatasetName):
-        return dataset, preset, changes
-    return None, preset, ["data.name=imported", f"data.imported={json.dumps(dataset)}", *changes]
+def _uploaded(asked: Asked) -> Asked:
+    """The same, where a name that is not built in is one of an uploaded graph."""
+    if asked.spec_file is not None or asked.dataset is None or asked.dataset in get_args(DatasetName):
+        return asked
+    name = ["data.name=imported", f"data.imported={json.dumps(asked.dataset)}"]
+    return replace(asked, dataset=None, overrides=[*name, *asked.overrides])
 
 
 def _refuse_files(data: DataSpec) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from service.cli.report import result_console
+from service.cli.spec_options import Asked, MethodOption, PresetOption
 from service.cli.sweep_report import print_next_steps, print_outcome
 from service.cli.sweep_spec import SMOKE_TRIALS, assemble_sweep, ineffective, shrink
 from service.cli.sweep_table import Standing, watching
@@ -53,7 +54,8 @@ def sweep(
         Path | None, typer.Argument(metavar="SPEC", help="JSON or YAML sweep spec, with a `base`; or use the options")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`; default digits")] = None,
-    preset: Annotated[str | None, typer.Option(help="a name from `nml presets`, to vary; default nml")] = None,
+    method: MethodOption = None,
+    preset: PresetOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override a field of the training spec that trials vary"),
@@ -90,10 +92,10 @@ def sweep(
         "concurrency": concurrency, "resources.cpus": cpus, "budget_minutes": budget,
     }  # fmt: skip
     if resume:
-        if out is None or spec_file or dataset or preset:
+        if out is None or spec_file or dataset or method or preset:
             raise InvalidInput("--resume goes on with the sweep in --out by its own spec: give --out and no other")
         spec_file = out / "spec.json"
-    spec = assemble_sweep(spec_file, dataset, preset, extra, fields)
+    spec = assemble_sweep(Asked(spec_file, dataset, method, preset, extra), fields)
     spec = shrink(spec) if smoke else spec
     if show:
         typer.echo(spec.model_copy(update={"space": spec.dimensions()}).model_dump_json(indent=2))

@@ -3,56 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from service.cli.train import assemble
+from service.cli.spec_options import Asked, assemble, completed
 from trainer.errors import InvalidInput
-from trainer.files.documents import apply_overrides, read_document, set_value, value_at
+from trainer.files.documents import read_document, set_value, value_at
 from tuner.config import SweepSpec, parse_sweep
 from tuner.space import Choice, Dimension, Grid, Integer, is_number
 
 SMOKE_TRIALS, SMOKE_SEEDS = 4, 2
 SMOKE_LIMITS = {  # of the base, and of what is searched
-    "optimiser.epochs": 10, "encoder.hidden": 64, "encoder.dim": 64, "metric.hidden": 64,
+    "optimiser.epochs": 10, "encoder.hidden": 64, "encoder.dim": 64, "method.metric.hidden": 64,
     "evaluation.probe_epochs": 100,
 }  # fmt: skip
 
 
-def assemble_sweep(
-    spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str], fields: Mapping[str, Any]
-) -> SweepSpec:
+def assemble_sweep(asked: Asked, fields: Mapping[str, Any]) -> SweepSpec:
     """One sweep spec.
 
     Args:
-        overrides: KEY=VALUE for the base, as `nml train --set` has them.
+        asked: a sweep spec, or what the base is to be; its overrides are the base's.
         fields: of the sweep itself, by dotted path; those that are None stay as they are.
 
     Raises:
         InvalidInput: the file is no sweep, or the whole does not fit together.
     """
-    document = _written(spec_file, dataset, preset, overrides)
+    document = _written(asked)
     for path, value in fields.items():
         if value is not None:
             set_value(document, path, value)
     return parse_sweep(document)
 
 
-def _written(spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The document before options other than --set."""
-    if spec_file is None:
-        return {"base": assemble(None, dataset, preset, overrides).model_dump(mode="json")}
-    if dataset or preset:
+def _written(asked: Asked) -> dict[str, Any]:
+    """The document before options other than --set; its base is complete."""
+    if asked.spec_file is None:
+        return {"base": assemble(asked).model_dump(mode="json")}
+    if asked.is_described:
         raise InvalidInput(
-            "a sweep spec says its own data set and settings; change them with --set, not --dataset or --preset"
+            "a sweep spec says its own data set and settings; change them with --set, not --dataset, --method or "
+            "--preset"
         )
-    document = read_document(spec_file)
+    document = read_document(asked.spec_file)
     if not isinstance(document, dict) or not isinstance(document.get("base"), dict):
         raise InvalidInput(
-            f"{spec_file}: a sweep spec has a section `base`, the training spec that trials vary; put the training "
-            "spec under it. `nml sweep --show-spec` prints an example."
+            f"{asked.spec_file}: a sweep spec has a section `base`, the training spec that trials vary; put the "
+            "training spec under it. `nml sweep --show-spec` prints an example."
         )
-    return {**document, "base": apply_overrides(document["base"], overrides)}
+    return {**document, "base": completed(document["base"], asked.overrides)}
 
 
 def shrink(spec: SweepSpec) -> SweepSpec:
@@ -61,7 +59,9 @@ def shrink(spec: SweepSpec) -> SweepSpec:
     document |= {"trials": min(spec.trials, SMOKE_TRIALS), "seeds": min(spec.seeds, SMOKE_SEEDS)}
     space = spec.dimensions()
     for path, limit in SMOKE_LIMITS.items():
-        set_value(document["base"], path, min(value_at(document["base"], path), limit))
+        value = value_at(document["base"], path)
+        if is_number(value):  # not every method has a metric
+            set_value(document["base"], path, min(value, limit))
         for start in document["starts"] or []:
             if path in start:
                 start[path] = min(start[path], limit)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from service.cli.progress import JsonLines, PlainLines, ProgressBar
 from service.cli.report import print_result
+from service.cli.spec_options import Asked, MethodOption, PresetOption, assemble
 from trainer.callbacks import Callback
-from trainer.config import TrainSpec, parse_spec, spec_hash
-from trainer.errors import InvalidInput
-from trainer.files.documents import apply_overrides, read_document
-from trainer.presets import DEFAULT_PRESET, preset_document
+from trainer.config import TrainSpec, spec_hash
 
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 3 invalid spec or data, 4 out of memory, 5 infrastructure, 6 cancelled."
 
@@ -25,13 +23,14 @@ def train(
         Path | None, typer.Argument(metavar="[SPEC]", help="JSON or YAML spec; or use the options")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`; default digits")] = None,
-    preset: Annotated[str | None, typer.Option(help="a name from `nml presets`; default nml")] = None,
+    method: MethodOption = None,
+    preset: PresetOption = None,
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/<data set>-<spec hash>")] = None,
     seed: Annotated[int | None, typer.Option(help="run.seed")] = None,
     epochs: Annotated[int | None, typer.Option(help="optimiser.epochs")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. objective.temperature=0.4"),
+        typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. method.temperature=0.4"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or start it")] = False,
     memory_limit: Annotated[
@@ -50,29 +49,13 @@ def train(
     extra = list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []
     extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
-    spec = assemble(spec_file, dataset, preset, extra)
+    spec = assemble(Asked(spec_file, dataset, method, preset, extra))
     limit = None if memory_limit is None else parse_size(memory_limit)
     if show:
         typer.echo(spec.model_dump_json(indent=2))
         return
     directory = out or Path("runs") / f"{spec.data.name}-{spec_hash(spec)[:10]}"
     run_training(spec, directory, resume=resume, as_json=as_json, memory_limit=limit)
-
-
-def assemble(spec_file: Path | None, dataset: str | None, preset: str | None, overrides: list[str]) -> TrainSpec:
-    """One spec from a file or from a preset, with overrides on top."""
-    if spec_file is not None:
-        if dataset or preset:
-            raise InvalidInput(
-                "a spec file says its own data set and settings; change them with --set, not --dataset or --preset"
-            )
-        document: Any = read_document(spec_file)
-        if not isinstance(document, dict):
-            raise InvalidInput(f"{spec_file}: a spec is a mapping of sections, see `nml train --show-spec`")
-    else:
-        named = [item.partition("=")[2] for item in overrides if item.startswith("data.name=")]
-        document = preset_document(preset or DEFAULT_PRESET, dataset or (named[-1] if named else "digits"))
-    return parse_spec(apply_overrides(document, overrides))
 
 
 def run_training(

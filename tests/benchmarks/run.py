@@ -7,10 +7,8 @@ is the peak resident set above the inputs, each measured in a process of its own
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,16 +18,17 @@ from torch.nn.functional import normalize
 
 sys.path.insert(0, str(Path(__file__).parent))
 from dense import PublishedModel, published_loss
+from measure import interleaved, peak_above
 
 from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
 from trainer.errors import TrainerError
 from trainer.files.documents import apply_overrides
+from trainer.learning.learner import Learner
 from trainer.loss import nml_loss
 from trainer.loss.nml import nml_terms
 from trainer.loss.tiled import TileMemory
-from trainer.methods import build_method
 from trainer.nn import products
 from trainer.presets import preset_document
 from trainer.spec.data import DataSpec, SyntheticSpec
@@ -117,19 +116,6 @@ def bare_products(step: str, tensors: list[Tensor]) -> Callable[[], None]:
     return go
 
 
-def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns so that a noisy neighbour disturbs all alike."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for candidate in candidates.values():
-        candidate()
-    for _ in range(repeats):
-        for name, candidate in candidates.items():
-            start = time.perf_counter()
-            candidate()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def loss_benchmark(n: int, repeats: int) -> None:
     tensors = inputs(n)
     for step in ("metric", "encoder"):
@@ -187,7 +173,7 @@ def width_benchmark(n: int, repeats: int) -> None:
         "encoder": stepper("kept", "encoder", narrow),
     }
     seconds = interleaved(candidates, repeats)
-    print(f"N = {n:,}, metric step as in an epoch, metric.dim {NARROW} beside {DIM}: ", end="")
+    print(f"N = {n:,}, metric step as in an epoch, method.metric.dim {NARROW} beside {DIM}: ", end="")
     print(f"{seconds['wide'] / seconds['narrow']:.2f}× as fast; ", end="")
     print(f"an encoder step takes {seconds['encoder'] / seconds['narrow']:.1f} of it\n", flush=True)
 
@@ -201,17 +187,7 @@ def peak_above_inputs(form: str, step: str, n: int) -> int:
     """Bytes of resident memory above the inputs while one step runs (Linux)."""
     tensors = inputs(n)
     stepper(form, step, inputs(64))()  # threads and libraries are in memory now
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
-    stepper(form, step, tensors)()
-    return max(_status("VmHWM") - before, 1)
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{key} is not in /proc/self/status")
+    return peak_above(stepper(form, step, tensors))
 
 
 def photo() -> tuple[Graph, str]:
@@ -231,13 +207,13 @@ def epoch_benchmark(repeats: int) -> None:
     dense_x = graph.x.to_dense() if graph.x.layout == torch.sparse_csr else graph.x
     published = PublishedModel(dense_x, graph.edge_index, tau=0.5, alpha=0.1, lr=1e-4, inner_steps=5)
     candidates["published"] = published.epoch
-    once, ours = "objective.inner_recompute=false", preset_document("nml", "photo")
+    once, ours = "method.inner_recompute=false", preset_document("nml", "photo")
     variants = {
         "published settings, encode once": (document, [once]),
         "published settings, encode once, nothing kept": (document, [once, "sampling.keep_mb=0"]),
         "published settings, re-encode": (document, []),
         "preset nml": (ours, []),
-        f"preset nml, metric.dim {NARROW}": (ours, [f"metric.dim={NARROW}"]),
+        f"preset nml, method.metric.dim {NARROW}": (ours, [f"method.metric.dim={NARROW}"]),
     }
     for name, (settings, overrides) in variants.items():
         candidates[name] = one_epoch(apply_overrides(settings, overrides), graph)
@@ -249,14 +225,13 @@ def epoch_benchmark(repeats: int) -> None:
 
 def one_epoch(document: dict[str, object], graph: Graph) -> Callable[[], object]:
     """An epoch as a run takes it: with the backend that the run would choose."""
-    spec = parse_spec(document)
-    method = build_method(spec, graph)
+    learner = Learner(parse_spec(document), graph)
     state = {"epoch": 0}
 
     def go() -> None:
         state["epoch"] += 1
-        for views in method.views(state["epoch"]):
-            method.step(views)
+        for step in learner.steps_of(state["epoch"]):
+            learner.step(step)
 
     return with_backend(products.quickest(1_024), go)
 

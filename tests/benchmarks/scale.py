@@ -22,7 +22,7 @@ from typing import Any
 
 GROWTH = (62_500, 250_000, 1_000_000)
 SMALL_MODEL = {
-    "encoder": {"hidden": 256, "dim": 128}, "metric": {"hidden": 128}, "objective": {"inner_steps": 2},
+    "encoder": {"hidden": 256, "dim": 128}, "method": {"inner_steps": 2, "metric": {"hidden": 128}},
 }  # fmt: skip
 
 
@@ -100,9 +100,9 @@ def exact(options: argparse.Namespace) -> None:
 def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     from trainer.config import parse_spec
     from trainer.data.datasets import load
-    from trainer.methods import build_method
+    from trainer.learning.learner import Learner
     from trainer.planning.memory import peak_rss
-    from trainer.presets import preset_document
+    from trainer.presets import merged, preset_document
     from trainer.spec.data import DataSpec
 
     graph = load(DataSpec(name="physics"))
@@ -111,11 +111,11 @@ def exact_epoch(batch_size: int | None) -> dict[str, Any]:
     sampling: dict[str, Any] = {"negatives": "graph", "keep_mb": 0}
     if batch_size:
         sampling |= {"batch_size": batch_size, "num_neighbors": [-1, -1]}
-    document = preset_document("nml", "physics") | {"objective": {"inner_steps": 2}, "sampling": sampling}
-    method = build_method(parse_spec(document), graph)
+    document = merged(preset_document("nml", "physics"), {"method": {"inner_steps": 2}, "sampling": sampling})
+    learner = Learner(parse_spec(document), graph)
     started = time.perf_counter()
-    for views in method.views(1):
-        method.step(views)
+    for step in learner.steps_of(1):
+        learner.step(step)
     return {"nodes": graph.num_nodes, "seconds": time.perf_counter() - started, "loaded": loaded, "peak": peak_rss()}
 
 
@@ -175,20 +175,20 @@ def train_and_export(folder: str, batches: int, exported: int) -> dict[str, Any]
     from trainer.config import parse_spec
     from trainer.data.datasets import load
     from trainer.export.embeddings import export_embeddings
-    from trainer.methods import build_method
+    from trainer.learning.learner import Learner
     from trainer.planning.memory import peak_rss
 
     sampling = {"negatives": "batch", "batch_size": 2048, "num_neighbors": [10, 10]}
     spec = parse_spec(SMALL_MODEL | {"data": {"name": "imported", "imported": "large"}, "sampling": sampling})
     graph = load(spec.data, home=Path(folder) / "home")
-    method = build_method(spec, graph)
+    learner = Learner(spec, graph)
     started = time.perf_counter()
-    for _, views in zip(range(batches), method.views(1), strict=False):
-        method.step(views)
+    for _, step in zip(range(batches), learner.steps_of(1), strict=False):
+        learner.step(step)
     trained = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder) as out:
         rows = range(min(exported, graph.num_nodes))
-        export_embeddings(Path(out), method.encoder, graph, graph_sha256=graph.fingerprint(), rows=rows)
+        export_embeddings(Path(out), learner.encoder, graph, graph_sha256=graph.fingerprint(), rows=rows)
     return {
         "train_seconds": trained - started, "export_seconds": time.perf_counter() - trained, "peak": peak_rss(),
     }  # fmt: skip

@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=["cora", "photo", "computers"])
     parser.add_argument("--scopes", nargs="+", default=list(SCOPES)[:3], choices=list(SCOPES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--width", type=int, default=256, help="encoder.hidden, encoder.dim and metric.hidden")
-    parser.add_argument("--inner-steps", type=int, default=2, help="objective.inner_steps")
+    parser.add_argument("--width", type=int, default=256, help="encoder.hidden, encoder.dim and method.metric.hidden")
+    parser.add_argument("--inner-steps", type=int, default=2, help="method.inner_steps")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="more overrides, for all scopes")
     parser.add_argument("--tag", default="", help="name for runs with other overrides, kept beside the plain ones")
     options = parser.parse_args()
@@ -50,8 +50,8 @@ def train(dataset: str, scope: str, seed: int, options: argparse.Namespace) -> d
         preset_document("nml", dataset),
         [
             f"run.seed={seed}", "run.track=false", "run.diagnose_every=5", "evaluation.figures=false",
-            f"encoder.hidden={options.width}", f"encoder.dim={options.width}", f"metric.hidden={options.width}",
-            f"objective.inner_steps={options.inner_steps}", *SCOPES[scope], *options.overrides,
+            f"encoder.hidden={options.width}", f"encoder.dim={options.width}", f"method.metric.hidden={options.width}",
+            f"method.inner_steps={options.inner_steps}", *SCOPES[scope], *options.overrides,
         ],
     )  # fmt: skip
     name = f"{dataset}-{scope.replace(' ', '-')}-{seed}{options.tag and '-' + options.tag}"

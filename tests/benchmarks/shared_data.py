@@ -60,10 +60,10 @@ def peak(directory: Path, count: int, minutes: float) -> tuple[int, int]:
         {
             "base": {
                 "data": {"name": "imported", "imported": "large"}, "encoder": {"hidden": 32, "dim": 32},
-                "metric": {"hidden": 32}, "run": {"track": False}, "optimiser": {"epochs": 50},
+                "method": {"metric": {"hidden": 32}}, "run": {"track": False}, "optimiser": {"epochs": 50},
                 "sampling": {"negatives": "batch", "batch_size": 512, "num_neighbors": [5, 5]},
             },
-            "space": {"objective.temperature": {"kind": "uniform", "low": 0.2, "high": 1}},
+            "space": {"method.temperature": {"kind": "uniform", "low": 0.2, "high": 1}},
             "objective": "i_nml", "algorithm": "random", "scheduler": {"kind": "none"}, "trials": count,
             "concurrency": count, "budget_minutes": minutes,
         }

@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     speeds = {dim: (exact_speed(dim), batch_speed(dim)) for dim in DIMENSIONS}
-    print(f"\n{DEGREE} edges and {FEATURES} features a node, encoder.hidden = metric.hidden = encoder.dim, one process")
+    print(f"\n{DEGREE} edges and {FEATURES} features a node, all widths (encoder and metric) equal, one process")
     print(f"with {os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} threads.\n")
     print("| nodes | dimension | contrast | memory of a job | run and version | index | graph | an epoch |")
     print("|---:|---:|---|---:|---:|---:|---:|---:|")
@@ -42,7 +42,7 @@ def spec_of(dim: int, nodes: int, **sections: Any) -> Any:
     return parse_spec(
         {
             "data": {"name": "synthetic", "synthetic": {"nodes": nodes, "degree": DEGREE, "features": FEATURES}},
-            "encoder": {"hidden": dim, "dim": dim}, "metric": {"hidden": dim}, **sections,
+            "encoder": {"hidden": dim, "dim": dim}, "method": {"metric": {"hidden": dim}}, **sections,
         }
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from tuner.schedule import Halving
 from tuner.space import changed, default_space
 from tuner.sweep import run_sweep
 
-WIDTH = ["encoder.hidden=128", "encoder.dim=128", "metric.hidden=128"]
+WIDTH = ["encoder.hidden=128", "encoder.dim=128", "method.metric.hidden=128"]
 SETTINGS = {  # an epoch of Photo has eight steps in this scope, hence fewer of them
     "cora": [*WIDTH, "sampling.negatives=graph"],
     "citeseer": [*WIDTH, "sampling.negatives=graph"],
@@ -65,7 +65,7 @@ def sweep(
     base = apply_overrides(preset_document(preset, dataset), [*SETTINGS[dataset], *quiet, *overrides])
     space = {path: dimension.model_dump() for path, dimension in default_space(parse_spec(base)).items()}
     space["optimiser.epochs"] = {"kind": "choice", "values": epochs[dataset]}
-    space["objective.inner_steps"] = {"kind": "integer", "low": 1, "high": steps.get(dataset, 10)}
+    space["method.inner_steps"] = {"kind": "integer", "low": 1, "high": steps.get(dataset, 10)}
     spec = parse_sweep({"base": base, "space": space, "trials": options.trials, "concurrency": 2, **fields})
     directory = options.runs / f"{dataset}-{name}"
     run_sweep(spec, directory, on_event=tell)
@@ -134,8 +134,8 @@ def trust(options: argparse.Namespace) -> None:
                 f"{100 * statistics.median(accuracy):.2f} |"
             )
         print(f"overhead: {overhead(directory):.3f} × (training seconds / concurrency)")
-        print(f"{dataset}, mean validation % of trials by a:", parts(finished, "objective.reg.coefficient", (3, 30)))
-        print(f"{dataset}, mean validation % of trials by T_M:", parts(finished, "objective.inner_steps", (4, 8)))
+        print(f"{dataset}, mean validation % of trials by a:", parts(finished, "method.reg.coefficient", (3, 30)))
+        print(f"{dataset}, mean validation % of trials by T_M:", parts(finished, "method.inner_steps", (4, 8)))
     print("| data set | objective | trials | Spearman | Kendall | validation % of its choice | of the best | median |")
     print("|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 
@@ -216,8 +216,8 @@ def figure(options: argparse.Namespace) -> None:
     """Accuracy against the KL coefficient and against T_M, all else as published but for the epochs; two seeds each."""
     for dataset in options.datasets:
         for preset, values in (("nml", [0.3, 3, 30, 300]), ("nml-official", [0.0, 0.01, 0.1, 1.0])):
-            curve(options, dataset, preset, "objective.reg.coefficient", values)
-            curve(options, dataset, preset, "objective.inner_steps", [1, 3, 5, 8])
+            curve(options, dataset, preset, "method.reg.coefficient", values)
+            curve(options, dataset, preset, "method.inner_steps", [1, 3, 5, 8])
 
 
 def curve(options: argparse.Namespace, dataset: str, preset: str, path: str, values: list[Any]) -> None:

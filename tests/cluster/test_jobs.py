@@ -27,7 +27,7 @@ from trainer.data.datasets import load
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_500)]
 EPOCHS = 30
 DIGITS = {
-    "data": {"name": "digits"}, "encoder": {"hidden": 64, "dim": 32}, "metric": {"hidden": 32},
+    "data": {"name": "digits"}, "encoder": {"hidden": 64, "dim": 32}, "method": {"metric": {"hidden": 32}},
     "optimiser": {"epochs": EPOCHS}, "evaluation": {"figures": False, "probe_epochs": 50},
     "run": {"experiment": "jobs", "threads": 1},
 }  # fmt: skip

@@ -14,7 +14,7 @@ from tests.cluster.runtime.network import inside
 from tests.faults.histories import check_history, curve, small_spec
 
 WORKERS = ("ray-worker-1", "ray-worker-2")
-SPACE = {"objective.temperature": {"kind": "uniform", "low": 0.2, "high": 1.0}}
+SPACE = {"method.temperature": {"kind": "uniform", "low": 0.2, "high": 1.0}}
 PATIENCE = 600.0
 
 

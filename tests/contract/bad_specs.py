@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from trainer.config import TrainSpec
+from trainer.methods import BY_NAME
 from tuner.config import SweepSpec
 
 Schema = dict[str, Any]
@@ -25,8 +26,17 @@ class BadSpec(NamedTuple):
 
 
 def bad_train_specs() -> Iterator[BadSpec]:
-    """Every field of the training spec."""
-    yield from _wrong(TrainSpec.model_json_schema(), {})
+    """Every field of the training spec, and of every method."""
+    schema = TrainSpec.model_json_schema()
+    yield from _wrong(schema, {})
+    for name, method in BY_NAME.items():
+        own = schema["$defs"][method.__name__]
+        settings = own | {"properties": {key: inner for key, inner in own["properties"].items() if key != "name"}}
+        for path, what, value in _values(settings, schema["$defs"], ("method",)):
+            if len(path) == 1:  # not a setting, but the method as a whole, which is among those above
+                continue
+            document = _placed(path, value, {"method": {"name": name}})
+            yield BadSpec(f"{name}: {'.'.join(path)} {what}", document, ".".join(path))
 
 
 def bad_sweep_specs() -> Iterator[BadSpec]:
@@ -51,9 +61,10 @@ def _placed(path: tuple[str, ...], value: Any, around: dict[str, Any]) -> dict[s
 
 def _values(schema: Schema, defs: Schema, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Path, name and value of all that is wrong at or below a place."""
-    kinds = [_resolved(kind, defs) for kind in schema.get("anyOf", [schema])]
+    listed = schema.get("anyOf", [schema])
+    kinds = [_resolved(kind, defs) for either in listed for kind in either.get("oneOf", [either])]
     for kind in kinds:
-        if "properties" in kind:
+        if "properties" in kind and not any("oneOf" in either for either in listed):  # of a union, each by its tag
             yield (*path, "no_such_key"), "unknown-key", 1
             for name, inner in kind["properties"].items():
                 yield from _values(inner, defs, (*path, name))

@@ -39,7 +39,7 @@ ABOUT = {
 }  # fmt: skip
 SWEEP = {
     "base": SMALL,
-    "space": {"objective.temperature": {"kind": "uniform", "low": 0.2, "high": 0.9}},
+    "space": {"method.temperature": {"kind": "uniform", "low": 0.2, "high": 0.9}},
     "trials": 4,
     "concurrency": 1,
 }
@@ -139,10 +139,10 @@ def _write(path: Path, data: bytes) -> None:
 def _write_journal(run: Path, job: Job) -> None:
     journal = Journal.open(run, parse_sweep(job.spec))
     for number, value in enumerate([0.5, 0.7, None]):
-        journal.record("trial", number=number, origin="search", changes={"objective.temperature": 0.3 + number / 10})
+        journal.record("trial", number=number, origin="search", changes={"method.temperature": 0.3 + number / 10})
         state, values = ("failed", []) if value is None else ("finished", [value])
         journal.record("done", number=number, state=state, value=value, values=values, epoch=3, seconds=1.0, error=None)
-    journal.record("trial", number=3, origin="search", changes={"objective.temperature": 0.6})
+    journal.record("trial", number=3, origin="search", changes={"method.temperature": 0.6})
     journal.close()
 
 

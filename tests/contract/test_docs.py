@@ -24,11 +24,10 @@ from typer.exceptions import TyperException
 
 from service.app import create_app
 from service.cli import app
+from service.cli.spec_options import Asked, assemble
 from service.settings import Settings
 from tests.contract.markdown import Block, Page, split
 from trainer.config import TrainSpec, parse_spec
-from trainer.files.documents import apply_overrides
-from trainer.presets import preset_document
 from trainer.spec.data import DatasetName
 from tuner.config import parse_sweep
 
@@ -143,9 +142,10 @@ def test_commands_in_the_text_exist(page: Page):
         ("nml neighbors --nodes 42", False, False),
         ("nml naybors --node 42", False, False),
         ("nml sweep results sweeps/photo", True, True),
-        ("nml train --set objective.temperature=0.4", True, True),
-        ("nml train --set objective.temprature=0.4", True, False),
-        ("nml train --set objective.temperature=0", True, False),
+        ("nml train --set method.temperature=0.4", True, True),
+        ("nml train --set method.temprature=0.4", True, False),
+        ("nml train --set method.temperature=0", True, False),
+        ("nml train --method untrained --set method.temperature=0.4", True, False),
         ("make test", True, True),
         ("make coffee", True, False),
         ("python -m trainer --help", True, True),
@@ -199,7 +199,7 @@ def refused_by_spec(parameters: dict[str, Any], overrides: list[str]) -> str | N
     dataset = parameters.get("dataset")
     named = dataset if dataset in get_args(DatasetName) else "digits"
     try:
-        parse_spec(apply_overrides(preset_document(parameters.get("preset") or "nml", named), overrides))
+        assemble(Asked(None, named, parameters.get("method"), parameters.get("preset"), overrides))
     except ValueError as error:
         return str(error)
     return None

@@ -22,8 +22,7 @@ def small_spec(seed: int = 0, epochs: int = 40, **sections: dict[str, Any]) -> d
     document: dict[str, Any] = {
         "data": {"name": "synthetic", "synthetic": {"nodes": 300, "features": 32, "active_features": 8}},
         "encoder": {"hidden": 64, "dim": 32},
-        "metric": {"hidden": 32},
-        "objective": {"inner_steps": 1},
+        "method": {"inner_steps": 1, "metric": {"hidden": 32}},
         "optimiser": {"epochs": epochs},
         "evaluation": {"figures": False, "probe_epochs": 50},
         "run": {"seed": seed, "threads": 1, "checkpoint_every": 5, "experiment": "faults"},

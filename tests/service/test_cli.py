@@ -13,7 +13,7 @@ from tests.service.terminal import shown_on_terminal
 
 TINY = [
     "--set", "data.synthetic.nodes=200", "--set", "encoder.hidden=16", "--set", "encoder.dim=16",
-    "--set", "metric.hidden=16", "--set", "evaluation.figures=false", "--set", "evaluation.probe_epochs=20",
+    "--set", "method.metric.hidden=16", "--set", "evaluation.figures=false", "--set", "evaluation.probe_epochs=20",
     "--set", "evaluation.cluster_seeds=1",
 ]  # fmt: skip
 
@@ -84,10 +84,10 @@ def test_threads_sleep_at_barriers_unless_the_user_says_otherwise(monkeypatch):
 def test_spec_file_and_overrides_make_the_spec_that_is_shown(tmp_path):
     file = tmp_path / "spec.yaml"
     file.write_text("run: {seed: 7}\n")
-    shown = json.loads(nml("train", str(file), "--set", "objective.temperature=0.4", "--show-spec").stdout)
-    assert (shown["run"]["seed"], shown["objective"]["temperature"]) == (7, 0.4)
+    shown = json.loads(nml("train", str(file), "--set", "method.temperature=0.4", "--show-spec").stdout)
+    assert (shown["run"]["seed"], shown["method"]["temperature"]) == (7, 0.4)
     preset = json.loads(nml("presets", "nml-official", "--dataset", "photo").stdout)
-    assert preset["objective"]["inner_steps"] == 5
+    assert preset["method"]["inner_steps"] == 5
     file.write_text(json.dumps(preset))
     assert json.loads(nml("train", str(file), "--show-spec").stdout) == preset
 
@@ -99,7 +99,7 @@ def test_spec_file_and_overrides_make_the_spec_that_is_shown(tmp_path):
         (["frobnicate"], 2, "frobnicate"),
         (["train", "--dataset", "atlantis"], 3, "data.name"),
         (["train", "--preset", "magic"], 3, "nml-official"),
-        (["train", "--set", "objective.temperature=-1"], 3, "objective.temperature"),
+        (["train", "--set", "method.temperature=-1"], 3, "method.temperature"),
         (["train", "--set", "nonsense"], 3, "section.key=value"),
         (["train", "missing.json"], 3, "missing.json"),
         (["evaluate", "nowhere"], 3, "not a run directory"),

@@ -85,7 +85,7 @@ def test_the_limit_given_to_a_run_is_the_one_it_is_planned_with(tmp_path):
             {
                 "data": {"name": "synthetic", "synthetic": {"nodes": 200, "features": 20}},
                 "encoder": {"hidden": 8, "dim": 8},
-                "metric": {"hidden": 8},
+                "method": {"metric": {"hidden": 8}},
                 "optimiser": {"epochs": 1},
                 "evaluation": {"probe_epochs": 5, "cluster_seeds": 1, "figures": False},
                 "run": {"track": False},

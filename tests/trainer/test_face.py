@@ -10,7 +10,7 @@ from trainer.errors import InvalidInput
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 60, "classes": 2, "features": 12}},
-    "encoder": {"hidden": 8, "dim": 4}, "metric": {"hidden": 4}, "objective": {"inner_steps": 1},
+    "encoder": {"hidden": 8, "dim": 4}, "method": {"inner_steps": 1, "metric": {"hidden": 4}},
     "optimiser": {"epochs": 2}, "evaluation": {"probe_epochs": 2, "cluster_seeds": 1, "figures": False},
     "run": {"track": False, "threads": 1},
 }  # fmt: skip

@@ -20,15 +20,14 @@ from trainer.callbacks import Callback, Signal
 from trainer.config import parse_spec
 from trainer.errors import Infrastructure, InvalidInput, NonFinite, OutOfMemory
 from trainer.export.embeddings import read_embeddings
-from trainer.methods.nml import NegativeMetricLearning
+from trainer.learning.learner import Learner
 from trainer.run.directory import read_events
 from trainer.training.failures import translated_failures
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 300, "classes": 3, "features": 30, "active_features": 6}},
     "encoder": {"hidden": 32, "dim": 16, "activation": "rrelu_random"},
-    "metric": {"hidden": 16},
-    "objective": {"inner_steps": 2},
+    "method": {"inner_steps": 2, "metric": {"hidden": 16}},
     "optimiser": {"epochs": 12, "lr": 0.005},
     "evaluation": {"probe_epochs": 50, "cluster_seeds": 1, "figures": False},
     "run": {"track": False, "checkpoint_every": 5, "threads": 1},
@@ -133,12 +132,12 @@ class PoisonedWeights(Callback):
     """Puts a NaN into the encoder once it is built, as an overflow would."""
 
     def on_start(self, run):
-        (method,) = (thing for thing in gc.get_objects() if isinstance(thing, NegativeMetricLearning))
-        method.encoder.weights[0].data.fill_(float("nan"))
+        (learner,) = (thing for thing in gc.get_objects() if isinstance(thing, Learner))
+        learner.encoder.weights[0].data.fill_(float("nan"))
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run_as_invalid_with_advice(tmp_path):
-    gc.collect()  # methods of earlier tests
+    gc.collect()  # learners of earlier tests
     with pytest.raises(NonFinite, match=r"optimiser\.lr") as caught:
         trainer.fit(parse_spec(document()), tmp_path / "run", callbacks=[PoisonedWeights()])
     assert caught.value.kind == "invalid"
@@ -148,9 +147,9 @@ def test_a_loss_that_is_not_a_number_ends_the_run_as_invalid_with_advice(tmp_pat
 
 
 def test_exit_codes_tell_the_kind_of_failure(tmp_path):
-    wrong = start({"objective": {"temperature": -1}}, tmp_path / "wrong")
+    wrong = start({"method": {"temperature": -1}}, tmp_path / "wrong")
     assert wrong.wait() == 3
-    assert "objective.temperature" in wrong.stderr.read()
+    assert "method.temperature" in wrong.stderr.read()
     run = tmp_path / "busy"
     busy = start(document(optimiser={"epochs": 100_000}), run)
     wait_for_epoch(run, 1, busy)

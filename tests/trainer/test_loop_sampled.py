@@ -20,7 +20,7 @@ from trainer.run.directory import read_events
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 3_000, "classes": 3, "features": 30, "active_features": 6}},
-    "encoder": {"hidden": 32, "dim": 16}, "metric": {"hidden": 16}, "objective": {"inner_steps": 1},
+    "encoder": {"hidden": 32, "dim": 16}, "method": {"inner_steps": 1, "metric": {"hidden": 16}},
     "optimiser": {"epochs": 3, "lr": 0.002},
     "sampling": {"negatives": "batch", "batch_size": 32, "num_neighbors": [3, 3]},
     "evaluation": {"probe_epochs": 20, "cluster_seeds": 1, "figures": False, "max_pairs_nodes": 200},

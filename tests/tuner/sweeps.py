@@ -21,15 +21,14 @@ SECONDS = 480  # for what takes a few on an idle machine
 BASE: dict[str, Any] = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 200, "classes": 3, "features": 24, "degree": 6}},
     "encoder": {"hidden": 16, "dim": 16},
-    "metric": {"hidden": 16},
     "optimiser": {"epochs": 8, "lr": 0.01},
-    "objective": {"inner_steps": 2},
+    "method": {"inner_steps": 2, "metric": {"hidden": 16}},
     "evaluation": {"probe_epochs": 50},
     "run": {"track": False},
 }
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.2, "high": 1},
-    "objective.reg.coefficient": {"kind": "loguniform", "low": 0.3, "high": 300},
+    "method.temperature": {"kind": "uniform", "low": 0.2, "high": 1},
+    "method.reg.coefficient": {"kind": "loguniform", "low": 0.3, "high": 300},
 }
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from trainer.config import parse_spec, spec_hash
 from trainer.errors import InvalidInput
-from trainer.presets import PUBLISHED, preset_document, preset_spec
+from trainer.methods.nml import PUBLISHED
+from trainer.presets import preset_document, preset_spec
 from tuner.config import SweepSpec, best_spec, default_starts, parse_sweep, sweep_hash, trial_spec
 
 TEMPERATURE = {"kind": "uniform", "low": 0.1, "high": 1}
@@ -18,7 +19,7 @@ def sweep(**fields):
     return parse_sweep({"base": {}, **fields})
 
 
-def space(path="objective.temperature", **dimension):
+def space(path="method.temperature", **dimension):
     return {"space": {path: dimension}}
 
 
@@ -27,35 +28,35 @@ def space(path="objective.temperature", **dimension):
     [
         ({"trials": 0}, "trials: Input should be greater than or equal to 1"),
         ({"trails": 3}, "trails: unknown key"),
-        ({"base": {"objective": {"temperature": 0}}}, "base.objective.temperature: "),
-        (space("objective.temprature", **TEMPERATURE), "space.objective.temprature: 0.1 does not do: .*unknown key"),
+        ({"base": {"method": {"temperature": 0}}}, "base.method.temperature: "),
+        (space("method.temprature", **TEMPERATURE), "space.method.temprature: invalid value 0.1: .*unknown key"),
         (space(kind="uniform", low=1, high=0.1), "low .1. must be below high .0.1."),
         (space(kind="uniform", low=0.1, high=0.1), "low .0.1. must be below high .0.1."),
-        (space(kind="uniform", low=0.001, high=1), "space.objective.temperature: 0.001 does not do"),
-        (space(kind="uniform", low=0.1, high=11), "space.objective.temperature: 11.0 does not do"),
+        (space(kind="uniform", low=0.001, high=1), "space.method.temperature: invalid value 0.001"),
+        (space(kind="uniform", low=0.1, high=11), "space.method.temperature: invalid value 11.0"),
         (space(kind="gauss", low=0.1, high=1), "'choice', 'grid', 'uniform', 'loguniform', 'integer'"),
-        (space(kind="uniform", low=0.1, high=float("nan")), "space.objective.temperature.uniform.high: .*finite"),
+        (space(kind="uniform", low=0.1, high=float("nan")), "space.method.temperature.uniform.high: .*finite"),
         (space("optimiser.lr", kind="loguniform", low=0, high=0.1), "low: Input should be greater than 0"),
         (space("optimiser.epochs", kind="uniform", low=10, high=20), "whole numbers; use kind=integer"),
-        (space("optimiser.epochs", kind="integer", low=0, high=20), "space.optimiser.epochs: 0 does not do"),
+        (space("optimiser.epochs", kind="integer", low=0, high=20), "space.optimiser.epochs: invalid value 0"),
         (space("optimiser.epochs", kind="choice", values=[]), "at least 1 item"),
-        (space("optimiser.epochs", kind="choice", values=[10, "many"]), "space.optimiser.epochs: 'many' does not do"),
+        (space("optimiser.epochs", kind="choice", values=[10, "many"]), "space.optimiser.epochs: invalid value 'many'"),
         (space("run.seed", kind="integer", low=0, high=9), "space.run.seed: only augment, .* can be searched"),
         (space("data.name", kind="choice", values=["cora"]), "space.data.name: only augment, .* can be searched"),
         (space("evaluation.probe_lr", **TEMPERATURE), "set it in base"),
         (
             {
                 "space": {
-                    "objective.reg": {"kind": "choice", "values": [{"coefficient": 1}]},
-                    "objective.reg.coefficient": TEMPERATURE,
+                    "method.reg": {"kind": "choice", "values": [{"coefficient": 1}]},
+                    "method.reg.coefficient": TEMPERATURE,
                 }
             },
-            "space.objective.reg.coefficient: is part of objective.reg",
+            "space.method.reg.coefficient: is part of method.reg",
         ),
         ({"algorithm": "grid"}, "needs values; make it a grid or a choice"),
         ({"algorithm": "hope"}, "algorithm: "),
         ({"starts": [{"encoder.dim": 64}]}, "starts.0.encoder.dim: is not in the space"),
-        ({"starts": [{}, {"objective.temperature": 0.001}]}, "starts.1: objective.temperature: "),
+        ({"starts": [{}, {"method.temperature": 0.001}]}, "starts.1: method.temperature: "),
         ({"objective": "link_auc", "held_out_edges": 0}, "set held_out_edges above 0"),
         ({"objective": "test_accuracy"}, "objective: "),
         ({"base": {"run": {"workers": 2}}}, "base.run.workers: .*use concurrency"),
@@ -100,39 +101,39 @@ def test_official_sweep_starts_from_the_paper(dataset):
 
 def test_our_sweep_starts_from_the_base_and_the_papers_coefficient_in_our_unit():
     own, paper = default_starts(SweepSpec(base=preset_spec("nml", "cora")), num_nodes=2_708)
-    assert own["objective.reg.coefficient"] == 3.0
-    assert paper["objective.reg.coefficient"] == pytest.approx(0.1 * 2_707)
-    assert {**own, "objective.reg.coefficient": 0} == {**paper, "objective.reg.coefficient": 0}
+    assert own["method.reg.coefficient"] == 3.0
+    assert paper["method.reg.coefficient"] == pytest.approx(0.1 * 2_707)
+    assert {**own, "method.reg.coefficient": 0} == {**paper, "method.reg.coefficient": 0}
 
 
 def test_data_set_without_published_settings_starts_from_the_base_alone():
     base = preset_spec("nml", "digits")
     (start,) = default_starts(SweepSpec(base=base), num_nodes=1_797)
     assert start["optimiser.epochs"] == base.optimiser.epochs
-    assert start["objective.temperature"] == base.objective.temperature
+    assert start["method.temperature"] == base.method.temperature
 
 
 def test_default_starts_stay_within_the_space():
     spec = sweep(
-        base={"objective": {"temperature": 5}, "optimiser": {"epochs": 1_000, "lr": 3e-3}},
+        base={"method": {"temperature": 5}, "optimiser": {"epochs": 1_000, "lr": 3e-3}},
         space={
-            "objective.temperature": TEMPERATURE,
+            "method.temperature": TEMPERATURE,
             "optimiser.epochs": {"kind": "integer", "low": 10, "high": 40},
             "optimiser.lr": {"kind": "choice", "values": [1e-4, 5e-3]},
         },
     )
     assert default_starts(spec, 100) == [
-        {"objective.temperature": 1.0, "optimiser.epochs": 40, "optimiser.lr": 5e-3},
+        {"method.temperature": 1.0, "optimiser.epochs": 40, "optimiser.lr": 5e-3},
     ]
 
 
 def test_default_start_that_cannot_be_trained_is_left_out():
     """Each range fits the base; but moved into both, temperature and scale overflow together."""
     spec = sweep(
-        base={"metric": {"learn_scale": False}},
+        base={"method": {"metric": {"learn_scale": False}}},
         space={
-            "objective.temperature": {"kind": "uniform", "low": 0.026, "high": 0.028},
-            "metric.scale": {"kind": "uniform", "low": 9, "high": 10},
+            "method.temperature": {"kind": "uniform", "low": 0.026, "high": 0.028},
+            "method.metric.scale": {"kind": "uniform", "low": 9, "high": 10},
         },
     )
     assert default_starts(spec, 100) == []
@@ -142,7 +143,7 @@ def test_default_start_that_cannot_be_trained_is_left_out():
     "fields, longest",
     [
         ({}, 200),  # of the paper's choices
-        ({"space": {"objective.temperature": TEMPERATURE}}, 70),
+        ({"space": {"method.temperature": TEMPERATURE}}, 70),
         (space("optimiser.epochs", kind="integer", low=5, high=30), 30),
         (space("optimiser.epochs", kind="grid", values=[90, 20]), 90),
         ({"starts": [{"optimiser.epochs": 900}]}, 900),
@@ -162,7 +163,7 @@ def test_longest_trial_is_known_before_any_runs(fields, longest):
 def test_looks_come_eight_times_and_the_third_is_the_first_rung(epochs, grace_epochs, report_every, grace, every):
     spec = sweep(
         base={"optimiser": {"epochs": epochs}},
-        space={"objective.temperature": TEMPERATURE},
+        space={"method.temperature": TEMPERATURE},
         scheduler={"grace_epochs": grace_epochs},
         report_every=report_every,
     )
@@ -191,8 +192,8 @@ def test_trial_trains_the_base_with_its_changes_and_its_own_seed():
         resources={"cpus": 3},
         seeds=2,
     )
-    first, second = (trial_spec(spec, {"objective.temperature": 0.3, "optimiser.epochs": 50}, run) for run in (0, 1))
-    assert (first.objective.temperature, first.optimiser.epochs) == (0.3, 50)
+    first, second = (trial_spec(spec, {"method.temperature": 0.3, "optimiser.epochs": 50}, run) for run in (0, 1))
+    assert (first.method.temperature, first.optimiser.epochs) == (0.3, 50)
     assert (first.run.seed, second.run.seed) == (7, 8)
     assert first.evaluation.split_seed == second.evaluation.split_seed == 7, "all runs are judged on one split"
     assert (first.run.track, first.run.export, first.evaluation.figures) == (False, False, False)
@@ -203,7 +204,7 @@ def test_trial_trains_the_base_with_its_changes_and_its_own_seed():
 
 def test_best_spec_trains_what_its_trial_trained_but_with_export():
     spec = sweep(base={"run": {"seed": 7}})
-    changes = {"objective.temperature": 0.3}
+    changes = {"method.temperature": 0.3}
     best, trial = best_spec(spec, changes), trial_spec(spec, changes)
     assert best.run.export
     assert best.run == spec.base.run
@@ -242,7 +243,7 @@ def test_hash_ignores_where_and_how_long_and_nothing_else(fields, same):
 
 
 def test_hash_does_not_depend_on_the_order_of_dimensions():
-    one = {"objective.temperature": TEMPERATURE, "optimiser.lr": {"kind": "grid", "values": [0.1]}}
+    one = {"method.temperature": TEMPERATURE, "optimiser.lr": {"kind": "grid", "values": [0.1]}}
     other = dict(reversed(one.items()))
     assert sweep_hash(sweep(space=one)) == sweep_hash(sweep(space=other))
 

@@ -18,17 +18,17 @@ from tuner.journal import Report, TrialRecord
 from tuner.parallel_coordinates import write_parallel
 
 SPACE = {
-    "objective.reg.coefficient": {"kind": "loguniform", "low": 0.3, "high": 300},
-    "objective.inner_steps": {"kind": "integer", "low": 1, "high": 10},
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.reg.coefficient": {"kind": "loguniform", "low": 0.3, "high": 300},
+    "method.inner_steps": {"kind": "integer", "low": 1, "high": 10},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "optimiser.weight_decay": {"kind": "choice", "values": [0.0, 1e-4, 1e-1]},
-    "metric.kind": {"kind": "choice", "values": ["siamese_negcos", "uniform"]},
+    "method.metric.kind": {"kind": "choice", "values": ["siamese_negcos", "uniform"]},
     "encoder.hidden": {"kind": "choice", "values": [64, 128]},
-    "metric.hidden": {"kind": "integer", "low": 16, "high": 512},
+    "method.metric.hidden": {"kind": "integer", "low": 16, "high": 512},
 }
 CHANGES = {
-    "objective.reg.coefficient": 3.0, "objective.inner_steps": 2, "objective.temperature": 0.5,
-    "optimiser.weight_decay": 0.0, "metric.kind": "uniform", "encoder.hidden": 64, "metric.hidden": 100,
+    "method.reg.coefficient": 3.0, "method.inner_steps": 2, "method.temperature": 0.5,
+    "optimiser.weight_decay": 0.0, "method.metric.kind": "uniform", "encoder.hidden": 64, "method.metric.hidden": 100,
 }  # fmt: skip
 PICTURES = {
     f"objective-vs-{name}.png"
@@ -38,7 +38,7 @@ PICTURES = {
 
 @pytest.fixture
 def spec() -> SweepSpec:
-    return parse_sweep({"base": {"metric": {"kind": "siamese_negcos"}}, "space": SPACE})
+    return parse_sweep({"base": {"method": {"metric": {"kind": "siamese_negcos"}}}, "space": SPACE})
 
 
 def trial(number: int, state: str = "finished", value: float | None = 0.5, reports: int = 0, **changes) -> TrialRecord:
@@ -66,7 +66,7 @@ def test_a_sweep_of_all_states_gets_every_picture(tmp_path: Path, spec):
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, 0.5, 0.5]])
-@pytest.mark.parametrize("path", ["objective.reg.coefficient", "metric.kind"])
+@pytest.mark.parametrize("path", ["method.reg.coefficient", "method.metric.kind"])
 def test_one_trial_or_equal_values_can_be_drawn(tmp_path: Path, path, values):
     spec = parse_sweep({"base": {}, "space": {path: SPACE[path]}})
     trials = [trial(number, value=value) for number, value in enumerate(values)]
@@ -88,7 +88,7 @@ def places(spec: SweepSpec, path: str, *trials: TrialRecord):
 
 
 def test_a_log_range_gives_each_factor_of_ten_the_same_room(spec):
-    coefficient = "objective.reg.coefficient"
+    coefficient = "method.reg.coefficient"
     axis, at = places(spec, coefficient, *(trial(n, **{coefficient: 10.0**n}) for n in range(3)))
     assert axis.kind == "log"
     assert at[2] - at[1] == pytest.approx(at[1] - at[0])
@@ -105,13 +105,13 @@ def test_zero_has_a_place_left_of_the_smallest_choice(spec):
 
 
 def test_a_start_beyond_the_space_still_lies_on_the_axis(spec):
-    coefficient = "objective.reg.coefficient"
+    coefficient = "method.reg.coefficient"
     axis, at = places(spec, coefficient, trial(0, **{coefficient: 0.0}), trial(1, **{coefficient: 5000.0}))
     assert axis.low < at[0] < at[1] < axis.high
 
 
 def test_words_stand_in_a_row_in_the_order_of_the_space(spec):
-    axis, at = places(spec, "metric.kind", trial(0), trial(1, **{"metric.kind": "siamese_negcos"}))
+    axis, at = places(spec, "method.metric.kind", trial(0), trial(1, **{"method.metric.kind": "siamese_negcos"}))
     assert (axis.kind, at, axis.ticks) == ("names", [1, 0], ((0, "siamese_negcos"), (1, "uniform")))
 
 
@@ -127,7 +127,7 @@ def test_marks_lie_at_values_and_means_are_of_finished_trials_alone(spec):
     trials = {n: trial(n, state, value) for n, (state, value) in enumerate(
         [("finished", 0.4), ("finished", 0.6), ("stopped", 0.9), ("failed", None)]
     )}  # fmt: skip
-    axis = next(axis for axis in axes_of(spec, trials) if axis.path == "objective.inner_steps")
+    axis = next(axis for axis in axes_of(spec, trials) if axis.path == "method.inner_steps")
     figure = draw_dimension(spec, trials, axis)
     marks = {artist.get_label(): artist.get_offsets().tolist() for artist in figure.axes[0].collections}
     assert marks["finished"] == [[2, 0.4], [2, 0.6]]
@@ -147,7 +147,7 @@ def test_history_climbs_with_the_best_finished_trial(spec):
 
 
 def test_the_page_needs_no_network_and_has_readable_ticks(tmp_path: Path, spec):
-    trials = {0: trial(0), 1: trial(1, value=0.7, **{"objective.reg.coefficient": 30.0})}
+    trials = {0: trial(0), 1: trial(1, value=0.7, **{"method.reg.coefficient": 30.0})}
     page = write_parallel(tmp_path / "parallel.html", spec, trials, axes_of(spec, trials)).read_text()
     assert len(page) > 1_000_000  # the library is inside
     assert not re.findall(r"<(?:script|link)[^>]+(?:src|href)=", page)

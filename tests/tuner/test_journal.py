@@ -335,7 +335,7 @@ def histories(draw):
         kind = draw(st.sampled_from(["trial", "resume", *(["running", "report", "done", "retry"] if alive else [])]))
         fields = {}
         if kind == "trial":
-            fields = {"number": len(states), "origin": "search", "changes": {"objective.temperature": draw(VALUES)}}
+            fields = {"number": len(states), "origin": "search", "changes": {"method.temperature": draw(VALUES)}}
             states[len(states)] = "waiting"
         elif kind == "resume":
             states = {number: "waiting" if state == "running" else state for number, state in states.items()}

@@ -15,7 +15,7 @@ from tuner.journal import Report, TrialRecord
 from tuner.results import as_csv, best_trial, chosen_spec, labels, ranked, rows, short_names, shown, write_results
 
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "augment.edge_drop": {"kind": "choice", "values": [[0.2, 0.2], [0.4, 0.4]]},
 }
 
@@ -25,7 +25,7 @@ def sweep(**fields) -> SweepSpec:
 
 
 def trial(number: int, state: str = "finished", value: float | None = None, **fields) -> TrialRecord:
-    changes = {"objective.temperature": 0.1 + number / 10, "augment.edge_drop": [0.2, 0.2]}
+    changes = {"method.temperature": 0.1 + number / 10, "augment.edge_drop": [0.2, 0.2]}
     return TrialRecord(number, "search", changes, state=state, value=value, **fields)
 
 
@@ -56,7 +56,7 @@ def test_a_trial_cut_off_by_time_is_chosen_only_if_none_finished_and_trains_as_l
     assert best_trial(trials) is cut
     chosen = chosen_spec(sweep(), trials)
     assert chosen is not None
-    assert (chosen.optimiser.epochs, chosen.objective.temperature) == (20, 0.1)
+    assert (chosen.optimiser.epochs, chosen.method.temperature) == (20, 0.1)
     assert best_trial(known(cut, trial(2, value=0.1))).number == 2
 
 
@@ -81,7 +81,7 @@ def test_rows_are_by_number_and_have_the_same_columns_in_every_state():
     assert first["val_accuracy"] == pytest.approx(0.75)  # the mean over runs, as the value is
     assert first["seconds"] == 3.5
     assert first["figures.seconds"] == pytest.approx(0.2)
-    assert untouched["objective.temperature"] == 0.5  # what it leaves out is the base's
+    assert untouched["method.temperature"] == 0.5  # what it leaves out is the base's
     assert (failed["value"], failed["error"], failed["val_accuracy"]) == (None, "invalid: NaN", 0.4)
 
 
@@ -104,7 +104,7 @@ def test_files_tell_protocol_states_and_best_and_the_best_can_be_trained(tmp_pat
     assert (found["split_seed"], found["seeds"], found["held_out_edges"]) == (7, [7, 8], 0.1)
     assert "split seed 7; mean over seeds 7, 8; 10 % of edges held out" in found["protocol"]
     best = parse_spec(json.loads((tmp_path / "best.json").read_text()))
-    assert best.objective.temperature == pytest.approx(0.2)
+    assert best.method.temperature == pytest.approx(0.2)
     assert best.data.held_out_edges == 0  # trains on all edges
     assert best.evaluation.split_seed == 7  # and is judged on the split that chose it
     assert best.run.export
@@ -132,14 +132,14 @@ def test_ranking_puts_finished_trials_first_and_failed_ones_last():
 
 def test_fields_are_named_as_in_the_paper_and_in_the_unit_of_the_base():
     assert list(labels(parse_sweep({"base": {}})).values()) == ["a", "T_M", "τ", "T_E", "lr", "weight decay"]
-    alpha = {"objective": {"reg": {"scale": "n_minus_1", "coefficient": 0.1}}}
-    assert labels(parse_sweep({"base": alpha}))["objective.reg.coefficient"] == "α"
+    alpha = {"method": {"reg": {"scale": "n_minus_1", "coefficient": 0.1}}}
+    assert labels(parse_sweep({"base": alpha}))["method.reg.coefficient"] == "α"
 
 
 def test_short_names_differ_even_where_one_path_ends_in_another():
-    paths = ["encoder.hidden", "metric.hidden", "a.b", "c.a.b", "optimiser.lr"]
+    paths = ["encoder.hidden", "method.metric.hidden", "a.b", "c.a.b", "optimiser.lr"]
     assert short_names(paths) == {
-        "encoder.hidden": "encoder.hidden", "metric.hidden": "metric.hidden", "a.b": "a.b", "c.a.b": "c.a.b",
+        "encoder.hidden": "encoder.hidden", "method.metric.hidden": "metric.hidden", "a.b": "a.b", "c.a.b": "c.a.b",
         "optimiser.lr": "lr",
     }  # fmt: skip
 

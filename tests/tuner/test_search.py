@@ -21,17 +21,17 @@ from tuner.search import Suggestion, suggest
 from tuner.space import changed
 
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "optimiser.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
     "optimiser.weight_decay": {"kind": "uniform", "low": 0, "high": 0.1},
-    "objective.inner_steps": {"kind": "integer", "low": 1, "high": 10},
+    "method.inner_steps": {"kind": "integer", "low": 1, "high": 10},
     "augment.edge_drop": {"kind": "choice", "values": [[0.1, 0.2], [0.3, 0.3], [0.5, 0.0]]},
     "sampling.num_neighbors": {"kind": "choice", "values": [None, [10, 10], [5, -1]]},
-    "metric": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "siamese_cos", "scale": 2.0}]},
+    "method.metric": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "siamese_cos", "scale": 2.0}]},
 }
 SMALL = {
     "optimiser.lr": {"kind": "choice", "values": [1e-4, 1e-3, 1e-2]},
-    "objective.inner_steps": {"kind": "integer", "low": 1, "high": 4},
+    "method.inner_steps": {"kind": "integer", "low": 1, "high": 4},
     "augment.undirected": {"kind": "grid", "values": [False, True]},
 }
 GRID = {
@@ -47,9 +47,9 @@ def sweep(space=SPACE, **fields):
 
 def goodness(changes):
     """Largest, 1, at a temperature of 0.7, a learning rate of 0.01 and 3 inner steps."""
-    distance = (changes["objective.temperature"] - 0.7) ** 2 / 0.1
+    distance = (changes["method.temperature"] - 0.7) ** 2 / 0.1
     distance += (math.log10(changes["optimiser.lr"]) + 2) ** 2
-    return 1 - distance - (changes["objective.inner_steps"] - 3) ** 2 / 20
+    return 1 - distance - (changes["method.inner_steps"] - 3) ** 2 / 20
 
 
 def finished(suggestion, value):
@@ -89,7 +89,7 @@ def test_suggestions_lie_within_the_space_and_can_be_trained(algorithm):
 
 
 def test_starts_come_first_as_they_are_and_count_as_trials():
-    starts = [{}, {"objective.temperature": 0.9}, {"objective.inner_steps": 2, "optimiser.lr": 0.5}]
+    starts = [{}, {"method.temperature": 0.9}, {"method.inner_steps": 2, "optimiser.lr": 0.5}]
     trials = played(sweep(trials=5), starts, value=lambda _: 0.5)
     assert settings_of(trials)[:3] == starts
     assert [record.origin for record in trials.values()] == ["start"] * 3 + ["search"] * 2
@@ -263,17 +263,17 @@ def test_grid_ends_at_the_trials_asked_for():
 
 
 CLASH = {
-    "metric.learn_scale": {"kind": "grid", "values": [False, True]},
-    "objective.temperature": {"kind": "grid", "values": [0.027, 0.5]},  # 0.027 overflows where the scale is learned
+    "method.metric.learn_scale": {"kind": "grid", "values": [False, True]},
+    "method.temperature": {"kind": "grid", "values": [0.027, 0.5]},  # 0.027 overflows where the scale is learned
     "encoder.dim": {"kind": "grid", "values": [64, 128]},
 }
-FIXED_SCALE = {"metric": {"learn_scale": False}}
+FIXED_SCALE = {"method": {"metric": {"learn_scale": False}}}
 
 
 @pytest.mark.parametrize("algorithm", ["random", "tpe", "grid"])
 def test_values_that_do_not_go_together_are_passed_over(algorithm):
     spec = sweep(CLASH, base=FIXED_SCALE, algorithm=algorithm)
-    found = {(c["metric.learn_scale"], c["objective.temperature"], c["encoder.dim"]) for c in settings_of(
+    found = {(c["method.metric.learn_scale"], c["method.temperature"], c["encoder.dim"]) for c in settings_of(
         played(spec, value=lambda _: 0.5))}  # fmt: skip
     everything = set(product([False, True], [0.027, 0.5], [64, 128]))
     assert found == {values for values in everything if values[:2] != (True, 0.027)}
@@ -282,11 +282,13 @@ def test_values_that_do_not_go_together_are_passed_over(algorithm):
 @pytest.mark.parametrize("algorithm", ["random", "tpe", "grid"])
 def test_space_of_which_nothing_can_be_trained_names_the_fields_that_clash(algorithm):
     space = {
-        "metric.learn_scale": {"kind": "choice", "values": [True]},
-        "objective.temperature": {"kind": "choice", "values": [0.026, 0.027]},
+        "method.metric.learn_scale": {"kind": "choice", "values": [True]},
+        "method.temperature": {"kind": "choice", "values": [0.026, 0.027]},
         "encoder.dim": {"kind": "choice", "values": [64, 128]},
     }
-    with pytest.raises(InvalidInput, match=r"metric.learn_scale=true with objective.temperature=0.02[67]") as caught:
+    with pytest.raises(
+        InvalidInput, match=r"method.metric.learn_scale=true with method.temperature=0.02[67]"
+    ) as caught:
         suggest(sweep(space, base=FIXED_SCALE, algorithm=algorithm), {}, ())
     assert "encoder.dim" not in str(caught.value), "which has no part in it"
     assert len(str(caught.value).splitlines()) == 1
@@ -321,7 +323,7 @@ OUTCOMES = st.tuples(
     outcomes=st.lists(OUTCOMES, max_size=16),
 )
 def test_after_any_history_the_suggestion_is_new_and_valid(temperature, algorithm, seed, outcomes):
-    space = {"objective.temperature": temperature, "objective.inner_steps": {"kind": "integer", "low": 0, "high": 100}}
+    space = {"method.temperature": temperature, "method.inner_steps": {"kind": "integer", "low": 0, "high": 100}}
     spec, trials = sweep(space, algorithm=algorithm, seed=seed), {}
     for state, value, epochs in outcomes:
         suggestion = suggest(spec, trials, ())

@@ -15,10 +15,10 @@ from tuner.journal import Journal, read_sweep
 from tuner.searcher import JournalSearcher
 
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "augment.edge_drop": {"kind": "choice", "values": [[0.1, 0.2], [0.3, 0.3]]},
     "sampling.num_neighbors": {"kind": "choice", "values": [None]},
-    "objective.reg": {"kind": "choice", "values": [{"coefficient": 2, "scale": "one"}]},
+    "method.reg": {"kind": "choice", "values": [{"coefficient": 2, "scale": "one"}]},
 }
 
 
@@ -42,7 +42,7 @@ def numbers(searcher, count, name="ray"):
 
 def test_trial_is_in_the_journal_when_tune_hears_of_it(tmp_path):
     with opened(tmp_path) as journal:
-        searcher = JournalSearcher(journal, [{"objective.temperature": 0.25}])
+        searcher = JournalSearcher(journal, [{"method.temperature": 0.25}])
         for at, origin in enumerate(["start", "search"]):
             config = searcher.suggest(f"ray-{at}")
             stored = read_sweep(tmp_path)[1][at]
@@ -128,7 +128,7 @@ def test_changes_reach_the_trial_as_they_are(tmp_path):
             {"sweep": "x", "number": number, "changes": record.changes} for number, record in journal.trials.items()
         ]
         assert trials[0].config["changes"] == {}
-        assert trials[1].config["changes"]["objective.reg"] == {"coefficient": 2, "scale": "one"}
+        assert trials[1].config["changes"]["method.reg"] == {"coefficient": 2, "scale": "one"}
         assert trials[1].config["changes"]["sampling.num_neighbors"] is None
 
 
@@ -138,11 +138,11 @@ def _train(config):
 
 def test_every_trial_gets_what_was_decided_for_the_whole_sweep_and_none_is_tried_twice_for_it(tmp_path):
     decided = {"sampling.negatives": "graph", "sampling.batch_size": None}
-    space = {"objective.inner_steps": {"kind": "choice", "values": [1, 2]}}
+    space = {"method.inner_steps": {"kind": "choice", "values": [1, 2]}}
     with opened(tmp_path, space=space, algorithm="random", trials=5) as journal:
-        searcher = JournalSearcher(journal, [{"objective.inner_steps": 2}], decided)
+        searcher = JournalSearcher(journal, [{"method.inner_steps": 2}], decided)
         given = [searcher.suggest(f"tune-{number}") for number in range(2)]
         assert [trial["changes"] for trial in given] == [
-            {**decided, "objective.inner_steps": 2}, {**decided, "objective.inner_steps": 1},
+            {**decided, "method.inner_steps": 2}, {**decided, "method.inner_steps": 1},
         ]  # fmt: skip
         assert searcher.suggest("tune-2") is None, "both values are taken"

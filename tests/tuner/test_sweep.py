@@ -52,7 +52,7 @@ def test_a_sweep_leaves_its_table_its_figures_and_a_best_spec_that_can_be_traine
     _, trials, lines = read_sweep(tmp_path / "sweep")
     assert [trials[number].is_final for number in range(4)] == [True] * 4
     assert lines[-1]["state"] == "succeeded"
-    assert best.objective.temperature == trials[lines[-1]["best"]].changes["objective.temperature"]
+    assert best.method.temperature == trials[lines[-1]["best"]].changes["method.temperature"]
     figures = {file.name for file in (tmp_path / "sweep" / "figures").iterdir()}
     assert {"history.png", "parallel.html", "objective-vs-temperature.png"} <= figures
     assert not list((tmp_path / "sweep").glob(".ray*"))

@@ -15,9 +15,9 @@ from tuner.search import suggest
 from tuner.tpe import study_of
 
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "optimiser.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
-    "objective.inner_steps": {"kind": "integer", "low": 1, "high": 10},
+    "method.inner_steps": {"kind": "integer", "low": 1, "high": 10},
     "sampling.num_neighbors": {"kind": "choice", "values": [None, [10, 10]]},
 }
 
@@ -28,9 +28,9 @@ def sweep(space=SPACE, **fields):
 
 def goodness(changes):
     """Largest, 1, at a temperature of 0.7, a learning rate of 0.01 and 3 inner steps."""
-    distance = (changes["objective.temperature"] - 0.7) ** 2 / 0.1
+    distance = (changes["method.temperature"] - 0.7) ** 2 / 0.1
     distance += (math.log10(changes["optimiser.lr"]) + 2) ** 2
-    return 1 - distance - (changes["objective.inner_steps"] - 3) ** 2 / 20
+    return 1 - distance - (changes["method.inner_steps"] - 3) ** 2 / 20
 
 
 def played(spec, starts=(), value=goodness):
@@ -45,7 +45,7 @@ def played(spec, starts=(), value=goodness):
 
 def test_start_outside_of_the_space_is_left_out_of_the_model():
     spec = sweep(trials=14)
-    strange = {"optimiser.lr": 0.9, "sampling.num_neighbors": [1, 1], "objective.inner_steps": 2}
+    strange = {"optimiser.lr": 0.9, "sampling.num_neighbors": [1, 1], "method.inner_steps": 2}
     trials = played(spec, [strange], value=lambda changes: 0.5)
     assert len(trials) == 14
     dimensions = spec.dimensions()
@@ -55,19 +55,19 @@ def test_start_outside_of_the_space_is_left_out_of_the_model():
 
 
 def test_states_reach_optuna_as_they_are_meant():
-    spec = sweep({"objective.temperature": SPACE["objective.temperature"]})
+    spec = sweep({"method.temperature": SPACE["method.temperature"]})
     reports = [Report(0, 25, 0.3, {}, "continue"), Report(0, 50, 0.2, {}, "stop"), Report(1, 75, 0.9, {}, "continue")]
     records = [
         ("finished", 0.7, reports), ("stopped", 0.2, reports[:2]), ("ended", None, reports), ("ended", None, []),
         ("failed", None, reports), ("running", None, reports), ("waiting", None, []),
     ]  # fmt: skip
     trials = {
-        number: TrialRecord(number, "search", {"objective.temperature": 0.1 + number / 10}, state, past, value)
+        number: TrialRecord(number, "search", {"method.temperature": 0.1 + number / 10}, state, past, value)
         for number, (state, value, past) in enumerate(records)
     }
-    study = study_of(spec.dimensions(), trials, {"objective.temperature": 0.5})
+    study = study_of(spec.dimensions(), trials, {"method.temperature": 0.5})
     known = [
-        (trial.state.name, trial.value, trial.params["objective.temperature"], trial.intermediate_values)
+        (trial.state.name, trial.value, trial.params["method.temperature"], trial.intermediate_values)
         for trial in study.trials
     ]
     steps = {25: 0.3, 50: 0.2}
@@ -97,7 +97,7 @@ def test_optuna_says_nothing_and_keeps_quieter_settings(capfd):
 @pytest.mark.slow
 def test_tpe_finds_better_settings_than_random_search():
     """Mean over seeds of the best of 40 trials, and of their second half, which TPE knows where to look for."""
-    space = {path: SPACE[path] for path in ("objective.temperature", "optimiser.lr", "objective.inner_steps")}
+    space = {path: SPACE[path] for path in ("method.temperature", "optimiser.lr", "method.inner_steps")}
     best, late = {}, {}
     for algorithm in ("tpe", "random"):
         values = np.array(

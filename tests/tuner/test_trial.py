@@ -22,7 +22,7 @@ from tuner.journal import run_directory
 from tuner.space import changed
 from tuner.trial import train
 
-CHANGES = {"objective.temperature": 0.4}
+CHANGES = {"method.temperature": 0.4}
 
 
 @pytest.fixture

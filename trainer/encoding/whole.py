@@ -34,10 +34,15 @@ class WholeGraph(Encoding):
 
     def pairs(self, epoch: int, start: int = 0) -> Iterator[Pair]:
         if start == 0:
-            seed = self.spec.run.seed
-            both = draw_augmentations(self.spec.augment, self._num_features, seed=seed, epoch=epoch, rates=self._rates)
-            views = tuple(self.propagation.view(augmentation) for augmentation in both)
-            yield WholePair(self, views, generator(seed, "noise", epoch, device=self.device))
+            yield WholePair(self, epoch)
+
+    def views(self, epoch: int) -> tuple[View, View]:
+        """The two augmented views of an epoch."""
+        both = draw_augmentations(
+            self.spec.augment, self._num_features, seed=self.spec.run.seed, epoch=epoch, rates=self._rates
+        )
+        first, second = (self.propagation.view(augmentation) for augmentation in both)
+        return first, second
 
     @cached_property
     def clean(self) -> View:
@@ -55,11 +60,16 @@ class WholeGraph(Encoding):
 
 
 class WholePair(Pair):
-    """Both views of all nodes."""
+    """Both views of all nodes, drawn when first asked for: some methods look at the clean graph only."""
 
-    def __init__(self, whole: WholeGraph, views: tuple[View, ...], noise: torch.Generator):
-        self._whole, self.views = whole, views
-        self.nodes, self.noise = whole.nodes, noise
+    def __init__(self, whole: WholeGraph, epoch: int):
+        self._whole, self._epoch = whole, epoch
+        self.nodes = whole.nodes
+        self.noise = generator(whole.spec.run.seed, "noise", epoch, device=whole.device)
+
+    @cached_property
+    def views(self) -> tuple[View, View]:
+        return self._whole.views(self._epoch)
 
     def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
         first, second = ((encoder or self._whole.encoder)(self._whole.x, view, self.noise) for view in self.views)

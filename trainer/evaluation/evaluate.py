@@ -72,7 +72,8 @@ def evaluate(
         except NoSplit as error:
             reason = f"no probe: {error}"
         if split is not None:
-            probe = linear_probe(table, labels, split, **settings_of(spec, seed)).as_dict()
+            refit = spec.protocol == "bgrl20"
+            probe = linear_probe(table, labels, split, **settings_of(spec, seed), refit=refit).as_dict()
         try:
             clustering = cluster(table, labels, seeds=spec.cluster_seeds, max_nodes=spec.max_cluster_nodes, seed=seed)
         except OneClass as error:  # of a sample: the labels have two
@@ -140,7 +141,7 @@ def _checked(z: np.ndarray | Tensor) -> Rows:
     if bad:
         raise NonFinite(
             f"{bad} of {len(table)} embeddings hold NaN or infinite values. "
-            "Lower optimiser.lr or raise objective.temperature, and check the features."
+            "Lower optimiser.lr or raise the temperature, and check the features."
         )
     return table
 

@@ -11,7 +11,7 @@ accuracy is over all test nodes, read by pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -100,16 +100,20 @@ def linear_probe(
     max_nodes: int = 50_000,
     weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
     patience: int = PATIENCE,
+    refit: bool = False,
 ) -> ProbeResult:
     """Choose a head without the test nodes (`choose_head`), then read them once.  z: [N, d] float, y: [N] int64.
 
-    A test node of a class that no training node has counts as wrong.
+    A test node of a class that no training node has counts as wrong. With `refit`, a head with the chosen weight decay
+    is trained for the chosen number of epochs on training and validation nodes together, and tested instead.
     """
     table = Rows.of(z)
     head = choose_head(
         table, y, split.train, split.val, epochs=epochs, lr=lr, l2_normalise=l2_normalise, seed=seed,
         max_nodes=max_nodes, weight_decays=weight_decays, patience=patience,
     )  # fmt: skip
+    if refit:
+        head = _refitted(table, y, torch.cat([split.train, split.val]), head, lr, l2_normalise, seed, max_nodes)
     pieces = table.gathered(split.test, unit=l2_normalise)
     right = sum(_right(_with_bias(rows), head.weight, head.classes, y[split.test[where]]) for where, rows in pieces)
     return ProbeResult(
@@ -167,6 +171,18 @@ def choose_head(
         val=_right(x_val, chosen.weight, classes, y[val]) / len(val),
         used={"train": len(train), "val": len(val)},
     )
+
+
+def _refitted(
+    table: Rows, y: Tensor, nodes: Tensor, chosen: Head, lr: float, unit: bool, seed: int, max_nodes: int
+) -> Head:
+    """The chosen settings on all labelled nodes but the test nodes."""
+    nodes = sample(nodes, 2 * max_nodes, generator(seed, "probe sample refit"))
+    classes, target = torch.unique(y[nodes], return_inverse=True)
+    heads = _Heads(_inputs(table, nodes, unit), target, len(classes), (chosen.weight_decay,), lr, seed)
+    for _ in range(chosen.epoch):
+        heads.step()
+    return replace(chosen, weight=heads.of(0), classes=classes)
 
 
 def _right(x: Tensor, weight: Tensor, classes: Tensor, y: Tensor) -> int:

@@ -48,7 +48,8 @@ def _probe_settings(spec: EvaluationSpec) -> dict[str, Any]:
         "check_every": CHECK_EVERY,
         "patience": PATIENCE,
         "l2_normalise": spec.l2_normalise,
-        "selection": "weight decay and epoch of the best validation accuracy, earliest of equals; test read once",
+        "selection": "weight decay and epoch of the best validation accuracy, earliest of equals; test read once"
+        + ("; then fitted again on training and validation nodes" if spec.protocol == "bgrl20" else ""),
     }
 
 

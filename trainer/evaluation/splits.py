@@ -1,6 +1,7 @@
 """Which labelled nodes the probe may train on, choose on, and be tested on (methods 5.2, 5.3).
 
     clean        the data set's public split, else a random 10 % train / 10 % validation / 80 % test
+    bgrl20       a random 20 / 80 as BGRL's: half of the 20 % chooses the probe's settings, then it trains on all of it
     pygcl_swap   a random 10 / 80 / 10, which public code uses by swapping two arguments: the stopping epoch is then
                  chosen on eight times more data than intended. Only to explain published numbers.
 
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from trainer.errors import InvalidInput
 
-Protocol = Literal["clean", "pygcl_swap"]
-_SHARES: dict[str, tuple[int, int, int]] = {"clean": (10, 10, 80), "pygcl_swap": (10, 80, 10)}
+Protocol = Literal["clean", "bgrl20", "pygcl_swap"]
+_SHARES: dict[str, tuple[int, int, int]] = {"clean": (10, 10, 80), "bgrl20": (10, 10, 80), "pygcl_swap": (10, 80, 10)}
 
 
 class NoSplit(InvalidInput):

@@ -9,7 +9,8 @@ features) has already multiplied them, as it always has if features are sparse. 
 (`encoder.smoothing`) is a sweep that only sums.
 
 Memory: about `buffer_mb`, some 30 bytes a node for degrees and node lists, the encoder. Disk: two tables at a time.
-An encoder with diffusion sees the whole graph at once, as it did in training; the table is then only written here.
+An encoder with diffusion or powers sees the whole graph at once, as it did in training; the table is then only written
+here.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def layers_of(encoder: Encoder, graph: Graph) -> Layers:
     """What of the encoder works on rows of this graph; sparse features make the first layer multiply first."""
     parameter = next(encoder.parameters(), torch.empty(0))
     like = parameter.detach().new_empty(0)
-    if encoder.diffused is not None:
+    if encoder.spec.at_once:
         with torch.no_grad():
             return Layers([], [], [], [False], 0, like, Table(_embed_at_once(encoder, graph), lambda: None))
     weights = [weight.detach() for weight in encoder.weights]

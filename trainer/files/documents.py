@@ -30,7 +30,7 @@ def apply_overrides(document: dict[str, Any], overrides: list[str]) -> dict[str,
     for item in overrides:
         key, equals, text = item.partition("=")
         if not equals or not all(key.split(".")):
-            raise InvalidInput(f"--set {item}: write it as section.key=value, such as objective.temperature=0.4")
+            raise InvalidInput(f"--set {item}: write it as section.key=value, such as method.temperature=0.4")
         try:
             set_value(result, key, _number_or_yaml(text))
         except InvalidInput as error:

@@ -55,6 +55,11 @@ def embed_new_nodes(
             "this encoder sees the whole graph through personalised PageRank (encoder.diffusion), so a new node "
             "changes every embedding. Train again with the new nodes in the graph."
         )
+    if encoder.spec.powers:
+        raise InvalidInput(
+            "this encoder exports a sum of powers (encoder.powers), which is made for a whole graph at once. Train "
+            "again with the new nodes in the graph."
+        )
     x = preparation.apply(features_of(arrays, m, preparation.width))
     node = _integers(arrays, "edge_node", 0)
     edges = new_edges(

@@ -41,9 +41,9 @@ class Learner(nn.Module):
         self.parts = nn.ModuleDict()
         self.tiles = TileMemory(DEFAULT_KEEP_MB if spec.sampling.keep_mb is None else spec.sampling.keep_mb)
         spec.method.build(self)
-        patience = spec.optimiser.patience
-        self.patience = Patience(self.encoder, patience) if patience is not None else None
         self.to(device=self.device, dtype=self.dtype)
+        patience = spec.optimiser.patience  # only now: its best loss stays float64, or equal losses would seem lower
+        self.patience = Patience(self.encoder, patience) if patience is not None else None
         self.encoding = build_encoding(spec, graph, self.encoder, self.team, self.device, self.dtype)
         self.steps = self.encoding.steps
         self.total_steps = self.steps * spec.optimiser.epochs

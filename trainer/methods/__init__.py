@@ -5,18 +5,21 @@ Free of torch: the API validates specs with these classes.
 
 from __future__ import annotations
 
+from trainer.methods.bgrl import Bgrl
 from trainer.methods.grace import Grace
 from trainer.methods.grace_plus import GracePlus
 from trainer.methods.interface import Method
+from trainer.methods.localgcl import LocalGcl
+from trainer.methods.mvgrl import Mvgrl
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.methods.phases import Phases
 from trainer.methods.progcl import ProGcl
-from trainer.methods.references import Features, Sgc, Untrained
+from trainer.methods.references import FastRp, Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Grace, Phases, ProGcl, GracePlus,
-    Features, Sgc, Untrained,
+    Bgrl, Grace, GracePlus, LocalGcl, Mvgrl, Phases, ProGcl,
+    Features, Sgc, Untrained, FastRp,
 )  # fmt: skip
 
 BY_NAME: dict[str, type[Method]] = {method.model_fields["name"].default: method for method in METHODS}

@@ -3,6 +3,7 @@
 features    the raw features X
 sgc         ÂᵏX, features smoothed over the graph (Wu et al., Simplifying Graph Convolutional Networks, ICML 2019)
 untrained   the encoder with its random first weights
+fastrp      Σ wₖ ÂᵏXP, features in a very sparse random projection, powers of the graph summed (Chen et al., CIKM 2019)
 """
 
 from __future__ import annotations
@@ -91,3 +92,45 @@ class Sgc(Features):
     @classmethod
     def preset(cls, dataset: str) -> Document:
         return {"optimiser": {"epochs": 1}, "encoder": {"layers": 0, "smoothing": 2}}
+
+
+class FastRp(Reference):
+    """Chen et al., Fast and Accurate Network Embeddings via Very Sparse Random Projection, CIKM 2019.
+
+        Z = Σ_k w_k unit(Âᵏ X P),   P_ij = √3 · {+1 with probability 1/6, 0 with 2/3, −1 with 1/6},   k = 1, 2, …
+
+    The paper projects nodes, X = I. Here features are projected, as Neo4j's Graph Data Science does with propertyRatio
+    1, so that the weights are an encoder's; a graph whose features are one column per node has the paper's embedding.
+    Weights 0, 1, 1 and unit rows are Neo4j's too; Â is that of every encoder here (self loops, symmetric) where the
+    paper averages over neighbours. A layer with frozen weights P makes the first power, `encoder.powers` are the w.
+    """
+
+    name: Literal["fastrp"] = "fastrp"
+
+    title: ClassVar[str] = "FastRP on features"
+    paper: ClassVar[str] = "Fast and Accurate Network Embeddings via Very Sparse Random Projection, CIKM 2019"
+    summary: ClassVar[str] = "no training; random projection and powers of the graph, in seconds"
+
+    @classmethod
+    def preset(cls, dataset: str) -> Document:
+        return {
+            "optimiser": {"epochs": 1},
+            "encoder": {"layers": 1, "dim": 512, "last_activation": None, "powers": [0.0, 1.0, 1.0]},
+        }
+
+    def check(self, spec: Any) -> None:
+        super().check(spec)
+        encoder = spec.encoder
+        if encoder.layers != 1 or encoder.last_activation is not None or not encoder.powers:
+            raise ValueError(
+                "fastrp is one linear layer and its powers: set encoder.layers to 1, encoder.last_activation to null "
+                "and encoder.powers to the weights, [0, 1, 1] for example"
+            )
+
+    def build(self, learner: Learner) -> None:
+        import torch
+
+        super().build(learner)
+        weight = learner.encoder.weights[0]
+        draws = torch.randint(6, weight.shape, generator=learner.generator("projection"))
+        weight.data = ((draws == 0).to(weight) - (draws == 1).to(weight)) * 3**0.5

@@ -2,15 +2,17 @@
 
 Â comes normalised from outside (trainer.nn.views, trainer.encoding.batch_view), so the same layer serves views, the
 clean graph and sampled batches with whole-graph degrees. The embedding that is exported is `readout`: Âᵏ of the output
-where `encoder.smoothing` is k.
+where `encoder.smoothing` is k, a sum of such powers where `encoder.powers` has their weights.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from trainer.nn.activation import Activation
 from trainer.nn.products import matmul
@@ -54,8 +56,7 @@ class Encoder(nn.Module):
     def over_diffusion(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
         """The output of the second encoder alone, over personalised PageRank of a whole graph."""
         assert self.diffused is not None
-        diffusion = PersonalisedPageRank(view.adjacency(0))
-        return self.diffused.over_edges(x, View((diffusion,), view.columns), generator)
+        return self.diffused.over_edges(x, diffused(view), generator)
 
     def over_edges(self, x: Features, view: View, generator: torch.Generator | None = None) -> Tensor:
         """The output of the first encoder alone."""
@@ -74,9 +75,25 @@ class Encoder(nn.Module):
     def readout(self, x: Features, view: View) -> Tensor:
         """What is exported, for a whole graph.  x: [N, F] -> [N, dim]."""
         hidden = self(x, view)
+        if self.spec.powers:
+            return _sum_of_powers(hidden, view.adjacency(0), self.spec.powers)
         for _ in range(self.spec.smoothing):
             hidden = view.adjacency(0) @ hidden
         return hidden
+
+
+def _sum_of_powers(rows: Tensor, adjacency: Operator, weights: Sequence[float]) -> Tensor:
+    """Σ_k w_k unit(Âᵏ rows), k from 0.  [N, d] -> [N, d]."""
+    total = weights[0] * normalize(rows)
+    for weight in weights[1:]:
+        rows = adjacency @ rows
+        total += weight * normalize(rows)
+    return total
+
+
+def diffused(view: View) -> View:
+    """The same nodes and features, joined by personalised PageRank instead of by edges; for a view of a whole graph."""
+    return View((PersonalisedPageRank(view.adjacency(0)),), view.columns)
 
 
 class Finish(nn.Module):

@@ -62,7 +62,8 @@ class SparseOperator:
 class PersonalisedPageRank:
     """Π = a (I − (1−a) Â)⁻¹ as an operator that is never stored: K steps of Y ← (1−a) Â Y + a X (methods 1.3).
 
-    The error of K steps is at most (1−a)^(K+1) of the exact product, in the spectral norm: 0.9 % here.
+    The error of K steps is (1−a)^K Â^K (I − Π), in the spectral norm below (1−a)^K: 1.2 % here, next to nothing for
+    what is smooth over the graph.
     """
 
     teleport, steps = 0.2, 20
@@ -85,6 +86,25 @@ class PersonalisedPageRank:
         for _ in range(self.steps):
             product = torch.add(start, self.adjacency @ product, alpha=1 - self.teleport)
         return product
+
+
+class Shuffled:
+    """An operator on rows in another order, A (X[order]), without a copy of X itself: corruption, as in MVGRL."""
+
+    def __init__(self, operator: Operator, order: Tensor):
+        self.operator, self.order = operator, order
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.operator.shape
+
+    @property
+    def nnz(self) -> int:
+        return self.operator.nnz
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """[n, n] @ [n, d] -> [n, d], differentiable in the dense factor."""
+        return self.operator @ dense.index_select(0, self.order)
 
 
 class _Multiply(torch.autograd.Function):

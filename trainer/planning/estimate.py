@@ -239,6 +239,8 @@ def _export(spec: TrainSpec, shape: GraphShape) -> float:
     fits = table <= _EXPORT / 4  # then it is read once, else rows are gathered for each entry
     rows = min(_EXPORT * 3 / 8, 6 * b * n * widest)
     entries = min(_EXPORT * 3 / 8, (96 + (0 if fits else b * widest)) * (shape.edges + n))
+    if spec.encoder.at_once:  # trainer.nn.encoder.readout: features, sums, two powers and their total; the table
+        return _features(shape) + 5.0 * table + 40 * (shape.edges + n)
     return (rows + entries) / 2 + min(_EXPORT / 4, table) + 30 * n + 8 * MB
 
 

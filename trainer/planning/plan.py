@@ -177,6 +177,8 @@ def _scopes(spec: TrainSpec, shape: GraphShape) -> list[tuple[str, str]]:
         return [("batch", "scope batch, because a batch size was given")]
     if "batch" not in spec.scopes:
         return [("graph", f"every node at once, as {method.name} needs it")]
+    if spec.run.workers > 1 and "cached" not in spec.scopes:
+        return [("batch", f"scope batch: {method.name} shares out batches among workers, not the whole graph")]
     if shape.nodes > EXACT_UP_TO:
         return [("batch", f"scope batch: more than {EXACT_UP_TO} nodes, where exact contrast takes too long")]
     exact = ("graph", f"exact contrast: at most {EXACT_UP_TO} nodes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -54,6 +54,23 @@ class EncoderSpec(Spec):
     smoothing: int = Field(
         0, ge=0, le=16, description="k: export Âᵏz instead of z; changes no training, helps where neighbours are alike"
     )
+    powers: tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...] = Field(
+        (), max_length=16,
+        description="w₀, w₁, …: export Σ wₖ Âᵏz, rows of each power at unit length; needs the whole graph in memory",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _one_readout(self) -> EncoderSpec:
+        if self.powers and self.smoothing:
+            raise ValueError("smoothing and powers are two ways of exporting; set one of them")
+        if self.powers and not any(self.powers):
+            raise ValueError("powers are all 0, so nothing would be exported; give at least one weight")
+        return self
+
+    @property
+    def at_once(self) -> bool:
+        """Whether embeddings can only be made with the whole graph in memory."""
+        return self.diffusion == "ppr" or bool(self.powers)
 
     def widths(self, num_features: int) -> list[int]:
         """Of the features, and of what each layer makes of them."""

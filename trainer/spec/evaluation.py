@@ -12,9 +12,10 @@ from trainer.spec.base import Spec
 class EvaluationSpec(Spec):
     """How embeddings are judged after training. Labels choose nothing but the probe's own L2 and stopping epoch."""
 
-    protocol: Literal["clean", "pygcl_swap"] = Field(
+    protocol: Literal["clean", "bgrl20", "pygcl_swap"] = Field(
         "clean",
-        description="clean: public split or random 10/10/80; pygcl_swap: 10/80/10, only to explain published numbers",
+        description="clean: public split or random 10/10/80; bgrl20: random, the probe trains on 20 %; pygcl_swap: "
+        "10/80/10; the last two only to compare with published numbers",
     )
     split_seed: int | None = Field(None, ge=0, lt=2**31, description="seed of a random split; none: the run's seed")
     probe_epochs: int = Field(3_000, ge=1, le=100_000, description="longest training of the linear probe")

@@ -54,7 +54,7 @@ class SweepSource(Source):
         self._spec, self.ending = read_json(self.directory / "spec.json"), None
         base = self._spec["base"]
         self._tags = {
-            "sweep_hash": event["spec_hash"], "dataset": base["data"]["name"], "method": base["method"],
+            "sweep_hash": event["spec_hash"], "dataset": base["data"]["name"], "method": base["method"]["name"],
             "preset": base["preset"] or "", "protocol": base["evaluation"]["protocol"],
             "version": str(event.get("version", "")),
         }  # fmt: skip
@@ -65,7 +65,7 @@ class SweepSource(Source):
             experiment=base["run"]["experiment"],
             name=base["run"]["name"] or f"{base['data']['name']}-sweep-{event['spec_hash'][:8]}",
             params={**self._spec, "space": space, "graph": graph},
-            tags={**self._tags, "metric": base["metric"]["kind"], "state": "running"},
+            tags={**self._tags, **parse_spec(base).method.tags(), "state": "running"},
         )
 
     def _count(self, event: Event) -> None:
@@ -146,5 +146,6 @@ class TrialSource(Source):
             return None  # its process is still starting
         tags = {**self._tags, "state": "running"}
         if document:
-            tags |= {"metric": document["metric"]["kind"], "spec_hash": spec_hash(parse_spec(document))}
+            trained = parse_spec(document)
+            tags |= {**trained.method.tags(), "spec_hash": spec_hash(trained)}
         return Description(self._experiment, self._name, flatten(document) | self._changes, tags)

@@ -25,7 +25,7 @@ from service.store.records import Claim, Job, NewEvent
 SMALL = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 60, "classes": 2, "features": 8}},
     "encoder": {"hidden": 8, "dim": 4},
-    "metric": {"hidden": 8},
+    "method": {"metric": {"hidden": 8}},
     "optimiser": {"epochs": 3},
 }
 

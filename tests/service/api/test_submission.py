@@ -15,6 +15,7 @@ from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
 from tests.service.datasets.test_resolve import add
 from trainer.config import TrainSpec, parse_spec, spec_hash
+from trainer.methods import BY_NAME
 from trainer.planning.plan import make_plan
 from trainer.planning.shape import shape_of_data
 from trainer.presets import preset_spec
@@ -82,14 +83,33 @@ def test_what_is_left_out_is_the_presets(shared: Live) -> None:
         "absent": post(shared, cora).json()["spec"],
         "named": post(shared, cora | {"preset": "nml-official"}).json()["spec"],
         "none": post(shared, cora | {"preset": None}).json()["spec"],
-        "partly": post(shared, cora | {"preset": "nml-official", "objective": {"temperature": 0.3}}).json()["spec"],
+        "partly": post(shared, cora | {"preset": "nml-official", "method": {"temperature": 0.3}}).json()["spec"],
     }
     assert got["absent"] == preset_spec("nml", "cora").model_dump(mode="json")
     assert got["named"] == preset_spec("nml-official", "cora").model_dump(mode="json")
     assert got["none"] == parse_spec(cora).model_dump(mode="json")
     expected = preset_spec("nml-official", "cora").model_dump(mode="json")
-    expected["objective"]["temperature"] = 0.3
+    expected["method"]["temperature"] = 0.3
     assert got["partly"] == expected
+
+
+def test_name_of_a_method_is_enough(shared: Live) -> None:
+    cora = {"data": {"name": "cora"}}
+    by_name = post(shared, cora | {"method": "untrained"}).json()["spec"]
+    assert by_name == preset_spec("untrained", "cora").model_dump(mode="json")
+    assert by_name == post(shared, cora | {"method": {"name": "untrained"}}).json()["spec"]
+    warm = post(shared, cora | {"method": {"name": "nml", "temperature": 0.4}}).json()["spec"]
+    assert (warm["method"]["temperature"], warm["method"]["inner_steps"], warm["preset"]) == (0.4, 2, "nml")
+
+
+def test_wrong_method_is_told_which_there_are_and_a_wrong_setting_what_it_has(shared: Live) -> None:
+    problem = checked(post(shared, {"method": "unheard-of"}), 422)
+    assert all(name in problem.detail for name in BY_NAME)
+    problem = checked(post(shared, {"method": {"name": "nml", "heat": 1}}), 422)
+    assert problem.detail.startswith("method.heat: ")
+    assert "temperature" in problem.detail
+    of_sweep = checked(post(shared, {"base": {"method": {"heat": 1}}}, "/v1/sweeps"), 422)
+    assert of_sweep.detail.startswith("base.method.heat: ")
 
 
 def test_whole_document_stays_as_it_is(shared: Live) -> None:
@@ -100,12 +120,12 @@ def test_whole_document_stays_as_it_is(shared: Live) -> None:
 
 
 BAD_JOBS: list[tuple[Any, str]] = [
-    ({"objective": {"temperature": 0}}, "objective.temperature"),
-    ({"objective": {"temperature": "warm"}}, "objective.temperature"),
-    ({"objective": {"temperature": None}}, "objective.temperature"),
-    ({"objective": {"temperature": [0.5]}}, "objective.temperature"),
-    ({"objective": {"temperature": 10**400}}, "objective.temperature"),
-    ({"objective": {"reg": {"coefficient": 100, "scale": "n_minus_1"}}}, "objective.reg"),
+    ({"method": {"temperature": 0}}, "method.temperature"),
+    ({"method": {"temperature": "warm"}}, "method.temperature"),
+    ({"method": {"temperature": None}}, "method.temperature"),
+    ({"method": {"temperature": [0.5]}}, "method.temperature"),
+    ({"method": {"temperature": 10**400}}, "method.temperature"),
+    ({"method": {"reg": {"coefficient": 100, "scale": "n_minus_1"}}}, "method.reg"),
     ({"objective": 5}, "objective"),
     ({"objective": None}, "objective"),
     ({"optimiser": {"epochs": 1.5}}, "optimiser.epochs"),
@@ -117,7 +137,7 @@ BAD_JOBS: list[tuple[Any, str]] = [
     ({"sampling": {"num_neighbors": [5]}}, "sampling.num_neighbors"),
     ({"sampling": {"num_neighbors": [0, 5]}}, "sampling"),
     ({"sampling": {"tile": True, "backend": "os.system"}}, "sampling.backend"),
-    ({"metric": {"kind": "__import__('os')"}}, "metric.kind"),
+    ({"method": {"metric": {"kind": "__import__('os')"}}}, "method.metric.kind"),
     ({"encoder": {"hidden": -1}}, "encoder.hidden"),
     ({"run": {"seed": 2**63}}, "run.seed"),
     ({"run": {"name": "a\0b"}}, "run.name"),
@@ -136,11 +156,16 @@ BAD_JOBS: list[tuple[Any, str]] = [
     ({"preset": 7}, "preset"),
     ({"preset": "nml-official"}, "preset"),  # none for digits
     ({"method": "other"}, "method"),
+    ({"method": {"name": ["nml"]}}, "method"),
+    ({"method": None}, "method"),
+    ({"method": {"name": "untrained", "temperature": 0.5}}, "method.temperature"),
+    ({"method": "untrained", "preset": "nml"}, "preset"),
+    ({"metric": {"hidden": 8}}, "metric"),
     ({"unknown": 1}, "unknown"),
     ({"": {}}, '""'),
-    ({"objective.temperature": 0.5}, "objective.temperature"),
-    (b'{"objective": {"temperature": NaN}}', "objective.temperature"),
-    (b'{"objective": {"temperature": -Infinity}}', "objective.temperature"),
+    ({"method.temperature": 0.5}, "method.temperature"),
+    (b'{"method": {"temperature": NaN}}', "method.temperature"),
+    (b'{"method": {"temperature": -Infinity}}', "method.temperature"),
     (b'{"optimiser": {"lr": 1e999}}', "optimiser.lr"),
     (b'{"a": [[1, {"b": NaN}]]}', "a.0.1.b"),
     ({"space": list(range(100_001))}, "body"),
@@ -183,7 +208,7 @@ def test_of_a_key_that_is_there_twice_the_last_holds(shared: Live) -> None:
 BAD_SWEEPS: list[tuple[Any, str]] = [
     ({}, "base"),
     ({"base": []}, "base"),
-    ({"base": {"objective": {"temperature": 0}}}, "base.objective.temperature"),
+    ({"base": {"method": {"temperature": 0}}}, "base.method.temperature"),
     ({"base": {"preset": "best"}}, "base.preset"),
     ({"base": {"data": {"name": "files", "files": {"npz": "x"}}}}, "base.data.name"),
     ({"base": {"data": {"name": "imported", "imported": "absent"}}}, "base.data.imported"),
@@ -191,21 +216,23 @@ BAD_SWEEPS: list[tuple[Any, str]] = [
     ({"base": {"sampling": {"num_neighbors": [5]}}}, "base.sampling.num_neighbors"),
     ({"base": {"data": {"name": "digits", "imported": "x"}}}, "base.data.imported"),
     ({"base": {}, "space": {"run.seed": {"kind": "choice", "values": [1]}}}, "space.run.seed"),
-    ({"base": {}, "space": {"objective.heat": {"kind": "choice", "values": [1]}}}, "space.objective.heat"),
-    ({"base": {}, "space": {"objective.temperature": {"kind": "eval", "values": [1]}}}, "space.objective.temperature"),
+    ({"base": {}, "space": {"method.heat": {"kind": "choice", "values": [1]}}}, "space.method.heat"),
+    ({"base": {}, "space": {"method.temperature": {"kind": "eval", "values": [1]}}}, "space.method.temperature"),
     ({"base": {}, "space": {"optimiser.lr": {"kind": "uniform", "low": 1, "high": 0}}}, "space.optimiser.lr.uniform"),
     (
         {"base": {}, "space": {"optimiser.epochs": {"kind": "integer", "low": 1, "high": 10**400}}},
         "space.optimiser.epochs",
     ),
     ({"base": {}, "space": {"optimiser.lr": {"kind": "choice", "values": [[[]]]}}}, "space.optimiser.lr"),
-    ({"base": {}, "starts": [{"objective.heat": 1}]}, "starts.0.objective.heat"),
-    ({"base": {}, "starts": [{"objective.temperature": "x"}]}, "starts.0"),
+    ({"base": {}, "starts": [{"method.heat": 1}]}, "starts.0.method.heat"),
+    ({"base": {}, "starts": [{"method.temperature": "x"}]}, "starts.0"),
     ({"base": {}, "starts": [{"": 1}]}, "starts.0"),
+    ({"base": {"method": "other"}}, "base.method"),
+    ({"base": {"objective": {"temperature": 0.5}}}, "base.objective"),
     ({"base": {}, "trials": 0}, "trials"),
     ({"base": {}, "objective": "test_accuracy"}, "objective"),
     ({"base": {}, "objective": "link_auc", "held_out_edges": 0}, "objective"),
-    ({"base": {}, "algorithm": "grid"}, "space.objective.reg.coefficient"),
+    ({"base": {}, "algorithm": "grid"}, "space.method.reg.coefficient"),
     (b'{"base": {}, "space": {"optimiser.lr": {"kind": "choice", "values": [NaN]}}}', "space.optimiser.lr.values.0"),
     ({"base": {}, "space": {"optimiser.lr": {"kind": "choice", "values": [0.1] * 10_001}}}, "space"),
     ({"base": {"data": {"name": "synthetic", "synthetic": {"classes": 1}}}}, "objective"),

@@ -14,7 +14,7 @@ from trainer.config import parse_spec
 from tuner.config import best_spec, parse_sweep
 from tuner.journal import Journal
 
-SPACE = {"objective.temperature": {"kind": "uniform", "low": 0.2, "high": 0.9}}
+SPACE = {"method.temperature": {"kind": "uniform", "low": 0.2, "high": 0.9}}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_trials_and_best(live: Live, sweep: dict[str, Any]) -> None:
     journal = Journal.open(live.settings.run_directory(sweep["id"]), spec)
     values = [0.5, 0.7, None, 0.6]
     for number, value in enumerate(values):
-        journal.record("trial", number=number, origin="search", changes={"objective.temperature": 0.3 + number / 10})
+        journal.record("trial", number=number, origin="search", changes={"method.temperature": 0.3 + number / 10})
         journal.record(
             "done", number=number, state="failed" if value is None else "finished", value=value,
             values=[] if value is None else [value], epoch=3, seconds=1.0, error=None if value else "killed",
@@ -49,9 +49,9 @@ def test_trials_and_best(live: Live, sweep: dict[str, Any]) -> None:
     Trials.model_validate(found)
     assert (found["best"], found["value"], found["states"]) == (1, 0.7, {"finished": 3, "failed": 1})
     assert [row["value"] for row in found["trials"]] == values
-    assert found["trials"][1]["objective.temperature"] == 0.4
+    assert found["trials"][1]["method.temperature"] == 0.4
     best = live.http.get(sweep["links"]["best"]).json()
-    assert parse_spec(best) == best_spec(spec, {"objective.temperature": 0.4})
+    assert parse_spec(best) == best_spec(spec, {"method.temperature": 0.4})
     assert live.http.post("/v1/jobs", json=best).status_code == 202
     series = live.http.get(sweep["links"]["metrics"]).json()
     Series.model_validate(series)
@@ -64,7 +64,7 @@ def test_trials_and_best(live: Live, sweep: dict[str, Any]) -> None:
 def test_trials_page_by_page(live: Live, sweep: dict[str, Any]) -> None:
     journal = Journal.open(live.settings.run_directory(sweep["id"]), parse_sweep(sweep["spec"]))
     for number in range(5):
-        journal.record("trial", number=number, origin="search", changes={"objective.temperature": 0.5})
+        journal.record("trial", number=number, origin="search", changes={"method.temperature": 0.5})
     journal.close()
     seen, after = [], -1
     while after is not None:

@@ -85,7 +85,7 @@ def test_submit_takes_spec_files_and_sweeps(live: Live, tmp_path: Path):
 @pytest.mark.parametrize(
     "arguments, code, says",
     [
-        (["submit", "--set", "objective.temperature=-1"], 3, "objective.temperature"),
+        (["submit", "--set", "method.temperature=-1"], 3, "method.temperature"),
         (["submit", "--dataset", "papers"], 3, "no data set of this name"),
         (["submit", "--dataset", "papers", "--preset", "nml-official"], 3, "no published settings"),
         (["submit", "--trials", "3"], 3, "--sweep"),
@@ -235,7 +235,7 @@ def test_a_sweep_is_watched_as_a_list_of_trials(live: Live):
     job = live.claim(sweep_id)
     for data in (
         {"type": "start", "spec_hash": "0", "objective": "val_accuracy", "concurrency": 1},
-        {"type": "trial", "number": 0, "origin": "start", "changes": {"objective.temperature": 0.4}},
+        {"type": "trial", "number": 0, "origin": "start", "changes": {"method.temperature": 0.4}},
         {"type": "running", "number": 0, "host": "here", "pid": 1},
         {
             "type": "done", "number": 0, "state": "finished", "value": 0.75, "values": [0.75], "epoch": 3,

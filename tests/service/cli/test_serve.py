@@ -105,7 +105,7 @@ def test_a_graph_is_pushed_trained_on_and_fetched(tmp_path: Path, monkeypatch):
         tiny = [
             "encoder.hidden=8",
             "encoder.dim=8",
-            "metric.hidden=8",
+            "method.metric.hidden=8",
             "optimiser.epochs=2",
             "evaluation.figures=false",
         ]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from service.cli.spec_options import Asked
 from service.cli.sweep_report import print_outcome
 from service.cli.sweep_spec import assemble_sweep, shrink
 from service.cli.sweep_table import Standing, head_line, line_of, render, time_left, watching
@@ -21,7 +22,7 @@ from tuner.config import SweepSpec, parse_sweep
 from tuner.journal import Journal
 
 SPACE = {
-    "objective.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
+    "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
     "optimiser.epochs": {"kind": "choice", "values": [50, 100]},
 }
 
@@ -59,7 +60,7 @@ def events(failed: str = "invalid: the loss is NaN,\nsee log.txt") -> list[dict]
     found: list[dict] = [{"type": "start", "spec_hash": "x", "objective": "val_accuracy", "concurrency": 2}]
     endings = [("finished", 0.61), ("finished", 0.72), ("stopped", 0.79), ("failed", None), (None, 0.5)]
     for number, (state, value) in enumerate(endings):
-        changes = {"objective.temperature": 0.1 * (number + 1), "optimiser.epochs": 50 * (number % 2 + 1)}
+        changes = {"method.temperature": 0.1 * (number + 1), "optimiser.epochs": 50 * (number % 2 + 1)}
         about = {"number": number, "origin": "search" if number else "start", "changes": changes}
         found += [{"type": "trial", **about}, {"type": "running", "number": number, "host": "h", "pid": 1}]
         if value is not None:
@@ -85,17 +86,17 @@ def test_options_alone_make_a_sweep_of_the_preset_with_its_whole_space():
     assert (spec.base.data.name, spec.base.preset, spec.base.run.seed, spec.base.encoder.dim) == (
         "photo", "nml-official", 4, 32,
     )  # fmt: skip
-    assert spec.base.objective.inner_steps == 5  # the paper's for photo
+    assert spec.base.method.inner_steps == 5  # the paper's for photo
     assert (spec.trials, spec.objective, spec.algorithm, spec.scheduler.kind) == (5, "link_auc", "random", "none")
     assert (spec.seeds, spec.concurrency, spec.resources.cpus, spec.budget_minutes) == (2, 3, 2, 1.5)
-    assert "objective.temperature" in spec.space  # shown, to be edited
+    assert "method.temperature" in spec.space  # shown, to be edited
 
 
 def test_a_file_is_the_sweep_and_options_after_it_override_its_fields(tmp_path: Path):
     file = tmp_path / "sweep.yaml"
-    file.write_text("base: {objective: {temperature: 0.4}, run: {seed: 3}}\ntrials: 7\nscheduler: {reduction: 3}\n")
+    file.write_text("base: {method: {temperature: 0.4}, run: {seed: 3}}\ntrials: 7\nscheduler: {reduction: 3}\n")
     spec = asked(str(file), "--trials", "9", "--scheduler", "none", "--set", "run.seed=5")
-    assert (spec.base.objective.temperature, spec.base.run.seed, spec.trials) == (0.4, 5, 9)
+    assert (spec.base.method.temperature, spec.base.run.seed, spec.trials) == (0.4, 5, 9)
     assert (spec.scheduler.kind, spec.scheduler.reduction) == ("none", 3)
     shown = tmp_path / "shown.json"
     shown.write_text(spec.model_dump_json())
@@ -112,7 +113,7 @@ def test_a_bare_resume_goes_on_with_the_spec_in_the_directory(made: Path, spec: 
     "arguments, code, says",
     [
         (["--objective", "beauty"], 3, "objective"),
-        (["--set", "objective.temperature=-1"], 3, "objective.temperature"),
+        (["--set", "method.temperature=-1"], 3, "method.temperature"),
         (["--trials", "0"], 3, "trials"),
         (["missing.json"], 3, "missing.json"),
         (["{train}"], 3, "section `base`"),
@@ -144,20 +145,20 @@ def test_smoke_shrinks_whatever_was_asked_and_again_changes_nothing():
         "base": {"data": {"name": "cora"}}, "trials": 30, "seeds": 5, "starts": [{"optimiser.epochs": 100}],
         "space": {"optimiser.epochs": {"kind": "choice", "values": [50, 100, 200]},
                   "encoder.hidden": {"kind": "integer", "low": 128, "high": 512},
-                  "objective.temperature": SPACE["objective.temperature"]},
+                  "method.temperature": SPACE["method.temperature"]},
     })  # fmt: skip
     small = shrink(asked_for)
     assert (small.trials, small.max_epochs, small.base.optimiser.epochs) == (4, 10, 10)
     assert small.base.data.name == "cora"
-    assert max(small.base.encoder.hidden, small.base.encoder.dim, small.base.metric.hidden) == 64
+    assert max(small.base.encoder.hidden, small.base.encoder.dim, small.base.method.metric.hidden) == 64
     assert small.space["optimiser.epochs"].values == (2, 5, 10)
     assert (small.space["encoder.hidden"].low, small.space["encoder.hidden"].high) == (16, 64)
-    assert small.space["objective.temperature"] == asked_for.space["objective.temperature"]
+    assert small.space["method.temperature"] == asked_for.space["method.temperature"]
     assert shrink(small) == small
 
 
 def test_smoke_without_a_spec_searches_digits_with_the_default_space():
-    small = shrink(assemble_sweep(None, None, None, [], {"trials": 2}))
+    small = shrink(assemble_sweep(Asked(), {"trials": 2}))
     assert (small.base.data.name, small.trials, small.max_epochs) == ("digits", 2, 10)
 
 
@@ -303,7 +304,7 @@ def test_results_for_machines_are_whole_or_the_top(made: Path):
 
 def test_best_spec_is_one_that_train_takes(made: Path):
     best = parse_spec(json.loads(nml("results", str(made), "--best-spec").stdout))
-    assert (best.data.name, best.objective.temperature, best.optimiser.epochs) == ("photo", 0.2, 100)
+    assert (best.data.name, best.method.temperature, best.optimiser.epochs) == ("photo", 0.2, 100)
 
 
 def test_a_sweep_without_a_finished_trial_says_so(tmp_path: Path, spec: SweepSpec):

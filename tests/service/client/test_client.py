@@ -55,13 +55,13 @@ def test_trials_and_best_settings_are_those_of_the_journal(live: Live, client: C
     sweep = client.submit_sweep(SWEEP)
     journal = Journal.open(live.settings.run_directory(sweep.id), parse_sweep(dict(sweep.document["spec"])))
     for number, (value, temperature) in enumerate([(0.6, 0.3), (0.8, 0.4), (0.7, 0.9)]):
-        journal.record("trial", number=number, origin="search", changes={"objective.temperature": temperature})
+        journal.record("trial", number=number, origin="search", changes={"method.temperature": temperature})
         done = {"state": "finished", "value": value, "values": [value], "epoch": 3, "seconds": 1.0, "error": None}
         journal.record("done", number=number, **done)
     journal.close()
     assert [(row["number"], row["value"]) for row in client.trials(sweep.id)] == [(0, 0.6), (1, 0.8), (2, 0.7)]
     best = client.best(sweep.id)
-    assert best["objective"]["temperature"] == 0.4
+    assert best["method"]["temperature"] == 0.4
     assert client.submit(best).state == "queued"
 
 
@@ -91,14 +91,14 @@ def test_the_same_idempotency_key_gives_the_same_job(client: Client):
 
 def test_refusals_name_every_field_and_carry_the_exit_code(client: Client):
     with pytest.raises(ApiError) as error:
-        client.submit({"objective": {"temperature": -1}, "nonsense": 1})
+        client.submit({"method": {"temperature": -1}, "nonsense": 1})
     told = error.value
-    assert {entry["field"] for entry in told.errors} == {"objective.temperature", "nonsense"}
-    assert "objective.temperature: " in str(told)
+    assert {entry["field"] for entry in told.errors} == {"method.temperature", "nonsense"}
+    assert "method.temperature: " in str(told)
     assert "nonsense: " in str(told)
     assert (told.status, told.kind, told.exit_code) == (422, "invalid", 3)
     with pytest.raises(InvalidInput, match="JSON"):
-        client.submit({"objective": {"temperature": float("nan")}})
+        client.submit({"method": {"temperature": float("nan")}})
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../v1/jobs", "a?b", "a b", "%2e%2e"])

@@ -110,11 +110,11 @@ def test_retries_come_to_an_end(dispatching, store, settings):
 
 
 def test_invalid_fails_at_once_with_its_own_words(dispatching, store):
-    job = submit(store, exit=3, message="objective.temperature: lower it")
+    job = submit(store, exit=3, message="method.temperature: lower it")
     dispatching()
     done = ended(store, job.id)
     assert (done.state, done.failure_kind, done.attempt) == ("failed", "invalid", 1)
-    assert done.failure_message == "objective.temperature: lower it"
+    assert done.failure_message == "method.temperature: lower it"
 
 
 def test_out_of_memory_goes_on_with_a_smaller_plan_and_tells_the_new_numbers(dispatching, store):

@@ -36,7 +36,7 @@ def document(*, epochs: int, track: bool) -> dict:
     return parse_spec(
         {
             "data": {"name": "synthetic", "synthetic": {"nodes": 400, "features": 16, "active_features": 3}},
-            "encoder": {"hidden": 16, "dim": 8}, "metric": {"hidden": 8}, "objective": {"inner_steps": 1},
+            "encoder": {"hidden": 16, "dim": 8}, "method": {"inner_steps": 1, "metric": {"hidden": 8}},
             "optimiser": {"epochs": epochs}, "evaluation": {"figures": False},
             "run": {"track": track, "checkpoint_every": 5, "threads": 1},
         }

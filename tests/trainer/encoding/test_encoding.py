@@ -16,14 +16,14 @@ from trainer.encoding import batch_view
 from trainer.encoding.batch_view import degree_scale
 from trainer.encoding.sampled import EpochViews, SampledPair
 from trainer.files.documents import apply_overrides
-from trainer.methods import build_method
+from trainer.learning.learner import Learner
 from trainer.nn.views import Propagation, draw_augmentations
 from trainer.sampling.batches import Batches
 from trainer.spec.data import DataSpec
 
 SMALL = {
-    "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8},
-    "objective": {"inner_steps": 2, "detach_metric": False}, "optimiser": {"lr": 0.01}, "run": {"dtype": "float64"},
+    "data": {"name": "digits"}, "encoder": {"hidden": 12, "dim": 8}, "run": {"dtype": "float64"},
+    "method": {"inner_steps": 2, "detach_metric": False, "metric": {"hidden": 8}}, "optimiser": {"lr": 0.01},
 }  # fmt: skip
 
 
@@ -35,14 +35,18 @@ def graph_of(*, features=10, sparse=False, weighted=False, n=130, edges=500, see
 
 
 def build(graph, *overrides):
-    return build_method(parse_spec(apply_overrides(SMALL, list(overrides))), graph)
+    return Learner(parse_spec(apply_overrides(SMALL, list(overrides))), graph)
 
 
-def encoder_gradient(method, epoch=1):
-    (views,) = method.views(epoch)
-    method.encoder.zero_grad()
-    method.backward(method.loss(views), views)
-    return [parameter.grad.clone() for parameter in method.encoder.parameters() if parameter.grad is not None]
+def backward(learner, step):
+    learner.encoder.zero_grad()
+    step.views.backward(learner.spec.method.loss(learner, step).total)
+
+
+def encoder_gradient(learner, epoch=1):
+    (step,) = learner.steps_of(epoch)
+    backward(learner, step)
+    return [parameter.grad.clone() for parameter in learner.encoder.parameters() if parameter.grad is not None]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -71,7 +75,7 @@ def test_the_loss_curve_of_cached_batches_is_that_of_the_whole_graph():
 @pytest.mark.skipif("NML_DATA" not in os.environ, reason="Cora is looked for under NML_DATA, which is not set")
 def test_on_cora_the_loss_curve_of_cached_batches_is_that_of_the_whole_graph():
     graph = load(DataSpec(name="cora"))
-    small = ["encoder.hidden=32", "encoder.dim=32", "metric.hidden=32", "run.dtype=float32"]
+    small = ["encoder.hidden=32", "encoder.dim=32", "method.metric.hidden=32", "run.dtype=float32"]
     whole = build(graph, *small)
     cached = build(
         graph, *small, "sampling.negatives=graph", "sampling.batch_size=1024", "sampling.num_neighbors=[-1, -1]"
@@ -88,12 +92,13 @@ def test_a_batch_with_all_its_neighbours_is_encoded_as_in_the_whole_graph():
         graph, "augment.feature_mask=[0, 0]", "sampling.negatives=batch", "sampling.batch_size=40",
         "sampling.num_neighbors=[-1, -1]",
     )  # fmt: skip
-    (everything,) = whole.views(2)
+    (everything,) = whole.steps_of(2)
     seen = []
-    for views in sampled.views(2):
-        torch.testing.assert_close(views.u, everything.u[views.pair.nodes])
-        torch.testing.assert_close(views.v, everything.v[views.pair.nodes])
-        seen.append(views.pair.nodes)
+    for step in sampled.steps_of(2):
+        nodes = step.views.nodes
+        for mine, of_all in zip(step.embeddings, everything.embeddings, strict=True):
+            torch.testing.assert_close(mine, of_all[nodes])
+        seen.append(nodes)
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(graph.num_nodes))
 
 
@@ -101,16 +106,16 @@ def test_sampled_neighbours_stand_for_all_on_average():
     """One layer is linear in the sampled edges, so its mean over many samples must approach the whole."""
     graph = graph_of(n=60, edges=900)
     common = ["encoder.layers=1", "augment.feature_mask=[0, 0]", "augment.edge_drop=[0.3, 0.3]"]
-    (everything,) = build(graph, *common).views(1)
+    (everything,) = build(graph, *common).steps_of(1)
+    exact = everything.embeddings[0].detach()
     sampled = build(graph, *common, "sampling.negatives=batch", "sampling.batch_size=60", "sampling.num_neighbors=[4]")
     encoding = sampled.encoding
-    total, rounds = torch.zeros_like(everything.u), 400
+    total, rounds = torch.zeros_like(exact), 400
     views = EpochViews(encoding.spec, graph, 1, encoding.device, encoding.dtype, redraw_columns=False)
     for seed in range(rounds):
         batches = Batches(graph, batch_size=60, num_neighbors=[4], seed=seed)
         (batch,) = batches.epoch(1, shuffle=False)
         total += SampledPair(encoding.encoder, views, batch, torch.Generator()).encode()[0].detach()
-    exact = everything.u.detach()
     single = (SampledPair(encoding.encoder, views, batch, torch.Generator()).encode()[0].detach() - exact).norm()
     assert single / exact.norm() > 0.2  # a single sample is far off
     assert (total / rounds - exact).norm() < 1.5 * single / rounds**0.5  # as errors without a bias average out
@@ -131,17 +136,15 @@ def test_noise_is_replayed_in_the_backward_of_cached_batches():
     graph = graph_of()
     overrides = ["encoder.activation=rrelu_random", "sampling.negatives=graph", "sampling.batch_size=31",
                  "sampling.num_neighbors=[5, 5]"]  # fmt: skip
-    method = build(graph, *overrides)
-    (views,) = method.views(1)
-    again = [pair.encode() for pair in views.pair._batches()]
-    assert torch.equal(torch.cat([u for u, _ in again]), views.u)
-    assert torch.equal(torch.cat([v for _, v in again]), views.v)
-    first = views.u
-    method._encode_again(views)
-    assert not torch.equal(first, views.u)
+    (step,) = build(graph, *overrides).steps_of(1)
+    again = [pair.encode() for pair in step.views._batches()]
+    u, v = step.embeddings
+    assert torch.equal(torch.cat([first for first, _ in again]), u)
+    assert torch.equal(torch.cat([second for _, second in again]), v)
+    assert not torch.equal(step.views.encode()[0], u)
 
 
-def saved_bytes(method):
+def saved_bytes(learner):
     """Most bytes autograd keeps for backward at any time within an epoch."""
     alive = most = 0
 
@@ -158,18 +161,22 @@ def saved_bytes(method):
             alive -= tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
 
     with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
-        for views in method.views(1):
-            method.encoder.zero_grad()
-            method.backward(method.loss(views), views)
+        for step in learner.steps_of(1):
+            backward(learner, step)
     return most
 
 
 def test_memory_of_cached_batches_is_linear_in_n_with_the_activations_of_one_batch_only():
-    overrides = ["sampling.batch_size=64", "sampling.num_neighbors=[3, 3]", "encoder.hidden=256", "metric.kind=uniform"]
+    overrides = [
+        "sampling.batch_size=64",
+        "sampling.num_neighbors=[3, 3]",
+        "encoder.hidden=256",
+        "method.metric.kind=uniform",
+    ]
     small, large = (
         saved_bytes(build(graph_of(n=n, edges=6 * n), *overrides, "sampling.negatives=graph")) for n in (500, 2000)
     )
-    whole = saved_bytes(build(graph_of(n=2000, edges=12_000), "encoder.hidden=256", "metric.kind=uniform"))
+    whole = saved_bytes(build(graph_of(n=2000, edges=12_000), "encoder.hidden=256", "method.metric.kind=uniform"))
     assert large < 4 * small
     assert large < whole / 4
     one, other = (
@@ -180,6 +187,6 @@ def test_memory_of_cached_batches_is_linear_in_n_with_the_activations_of_one_bat
 
 def test_feature_columns_are_masked_anew_for_each_batch_but_edges_once_an_epoch():
     graph = graph_of(features=40)
-    method = build(graph, "sampling.negatives=batch", "sampling.batch_size=31", "sampling.num_neighbors=[-1, -1]")
-    columns = [views.pair._views[0].columns for views in method.views(1)]
+    learner = build(graph, "sampling.negatives=batch", "sampling.batch_size=31", "sampling.num_neighbors=[-1, -1]")
+    columns = [step.views.views[0].columns for step in learner.steps_of(1)]
     assert len({tuple(mask.tolist()) for mask in columns}) > 1

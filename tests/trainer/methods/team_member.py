@@ -12,7 +12,7 @@ from tests.trainer.methods.epochs import train_epoch
 from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.distributed.team import Team
-from trainer.methods import build_method
+from trainer.learning.learner import Learner
 from trainer.spec.data import DataSpec, SyntheticSpec
 
 SCOPES = ("batch", "bank", "graph")
@@ -21,8 +21,8 @@ EPOCHS = 4
 
 def document(scope: str, batch_size: int) -> dict:
     return {
-        "encoder": {"hidden": 12, "dim": 8}, "metric": {"hidden": 8}, "run": {"dtype": "float64"},
-        "objective": {"inner_steps": 2, "detach_metric": False}, "optimiser": {"lr": 0.002},
+        "encoder": {"hidden": 12, "dim": 8}, "run": {"dtype": "float64"},
+        "method": {"inner_steps": 2, "detach_metric": False, "metric": {"hidden": 8}}, "optimiser": {"lr": 0.002},
         "sampling": {"negatives": scope, "batch_size": batch_size, "num_neighbors": [4, 4]},
     }  # fmt: skip
 
@@ -30,8 +30,8 @@ def document(scope: str, batch_size: int) -> dict:
 def losses(scope: str, batch_size: int, team: Team) -> list[dict[str, float]]:
     # 151 nodes: batches and shares are ragged
     graph = load(DataSpec(name="synthetic", synthetic=SyntheticSpec(nodes=151, classes=3, features=12)))
-    method = build_method(parse_spec(document(scope, batch_size)), graph, team=team)
-    return [train_epoch(method, epoch) for epoch in range(1, EPOCHS + 1)]
+    learner = Learner(parse_spec(document(scope, batch_size)), graph, team=team)
+    return [train_epoch(learner, epoch) for epoch in range(1, EPOCHS + 1)]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ FORMS = [
     EncoderSpec(hidden=5, dim=9, layers=3, norm="layer", activation="elu"),
     EncoderSpec(dim=7, layers=1, last_activation="relu", diffusion="ppr"),
     EncoderSpec(hidden=4, dim=7, last_activation="prelu", diffusion="ppr", smoothing=2),
+    EncoderSpec(dim=7, layers=1, powers=(0.5, 0, -1)),
 ]
 
 

@@ -114,7 +114,7 @@ def small(**changes):
     document = {
         "data": {"name": "synthetic", "synthetic": {"nodes": 300, "features": 32}},
         "encoder": {"hidden": 32, "dim": 32},
-        "metric": {"hidden": 32},
+        "method": {"metric": {"hidden": 32}},
         "optimiser": {"epochs": 12},
         "evaluation": {"figures": False, "cluster_seeds": 1, "probe_epochs": 20},
         "run": {"track": False, "threads": 1},
@@ -159,5 +159,5 @@ def test_a_narrow_metric_has_narrow_factors_and_another_hash():
     metric = build_metric(16, spec, reg=3.0, generator=generator)
     h, g = metric(random(10, 16), random(11, 16))
     assert (h.shape, g.shape) == ((10, 8), (11, 8))
-    assert spec_hash(small(metric={"hidden": 32, "dim": 8})) != spec_hash(small())
-    assert spec_hash(small(metric={"hidden": 32, "dim": None})) == spec_hash(small())
+    assert spec_hash(small(method={"metric": {"hidden": 32, "dim": 8}})) != spec_hash(small())
+    assert spec_hash(small(method={"metric": {"hidden": 32, "dim": None}})) == spec_hash(small())

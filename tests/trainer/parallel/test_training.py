@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 301, "classes": 3, "features": 30, "active_features": 6}},
-    "encoder": {"hidden": 24, "dim": 16}, "metric": {"hidden": 16},
-    "optimiser": {"epochs": 6, "lr": 0.003}, "objective": {"inner_steps": 2},
+    "encoder": {"hidden": 24, "dim": 16}, "method": {"inner_steps": 2, "metric": {"hidden": 16}},
+    "optimiser": {"epochs": 6, "lr": 0.003},
     "evaluation": {"probe_epochs": 20, "cluster_seeds": 1, "figures": False},
 }  # fmt: skip
 

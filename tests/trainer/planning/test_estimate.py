@@ -13,8 +13,8 @@ import pytest
 from trainer.config import parse_spec
 from trainer.data.datasets import load
 from trainer.evaluation import clustering, figures, links
-from trainer.loss import rowwise
-from trainer.methods import bank, nml
+from trainer.loss import bank, rowwise
+from trainer.methods import nml
 from trainer.nn import encoder
 from trainer.planning import estimate as module
 from trainer.planning.estimate import estimate
@@ -32,8 +32,7 @@ def document(nodes: int, width: int, *, epochs: int = 1, degree: float = 10, **s
     return {
         "data": {"name": "synthetic", "synthetic": {"nodes": nodes, "features": 64, "degree": degree}},
         "encoder": {"hidden": width, "dim": width},
-        "metric": {"hidden": width},
-        "objective": {"inner_steps": 1},
+        "method": {"inner_steps": 1, "metric": {"hidden": width}},
         "optimiser": {"epochs": epochs},
         "sampling": sampling,
         "evaluation": {
@@ -140,13 +139,13 @@ def test_parts_appear_where_their_cause_is():
     base = planned(document(10, 64, negatives="batch", batch_size=500))
     told = estimate(base, SHAPE).parts
     mapped = estimate(base, GraphShape(10_000, 100_000, 300, mapped=True)).parts
-    assert told["bank"] == told["loading"] == 0 == mapped["graph"] == mapped["features"]
+    assert told["tables"] == told["loading"] == 0 == mapped["graph"] == mapped["features"]
     assert told["features"] == 8 * SHAPE.nodes + 12 * SHAPE.nonzeros
     assert estimate(base, GraphShape(10_000, 100_000, 300)).parts["features"] == 4 * 10_000 * 300
     prepared = base.model_copy(update={"data": base.data.model_copy(update={"features": "rownorm"})})
     assert estimate(prepared, GraphShape(10_000, 100_000, 300, mapped=True)).parts["features"] == 4 * 10_000 * 300
     banked = estimate(planned(document(10, 64, negatives="bank", batch_size=500)), SHAPE).parts
-    assert banked["bank"] > 2 * 4 * SHAPE.nodes * 64
+    assert banked["tables"] > 2 * 4 * SHAPE.nodes * 64
     tracked = base.model_copy(update={"run": base.run.model_copy(update={"track": True})})
     assert estimate(tracked, SHAPE).parts["runtime"] > told["runtime"]
 
@@ -195,7 +194,7 @@ def test_the_peak_is_what_is_always_there_and_the_largest_phase():
     told = estimate(planned(document(10, 256, negatives="graph")), SHAPE)
     parts = dict(told.parts)
     always = parts["runtime"] + parts["graph"] + parts["features"]
-    trained = parts["optimiser"] + parts["bank"] + parts["views"] + parts["tiles"]
+    trained = parts["optimiser"] + parts["tables"] + parts["views"] + parts["tiles"]
     assert told.total == always + trained + parts["encoding"] + parts["contrast"]
     assert told.peak == "training"
     loading = module.Estimate(parts | {"loading": 50 * GB})
@@ -208,11 +207,10 @@ def test_the_peak_is_what_is_always_there_and_the_largest_phase():
 
 def test_sizes_are_those_of_the_modules_they_describe():
     """Copied, because importing them takes seconds; a change there must be one here."""
-    assert module._DIAGNOSED == nml.DIAGNOSED_ANCHORS
     assert module._COMPARED_UP_TO == finish.COMPARED_UP_TO
     assert module._DRAWN_PAIRS == figures.PAIR_NODES
     assert module._FULL_KMEANS == clustering.FULL_UP_TO
     assert module._LINK_PAIRS == links.MAX_PAIRS
-    assert module._BANK_ROWS == bank._ROWS
-    assert module._ROWWISE == rowwise.BLOCK_BYTES
+    assert nml._BANK_ROWS == bank._ROWS
+    assert nml._ROWWISE == rowwise.BLOCK_BYTES
     assert module._SPARSE_COST == encoder._SPARSE_COST

@@ -54,8 +54,7 @@ def document(synthetic: dict, hidden: int, epochs: int, **sampling) -> dict:
     return {
         "data": {"name": "synthetic", "synthetic": {"features": 16, "active_features": 3, **synthetic}},
         "encoder": {"hidden": hidden, "dim": 8},
-        "metric": {"hidden": 8},
-        "objective": {"inner_steps": 1},
+        "method": {"inner_steps": 1, "metric": {"hidden": 8}},
         "optimiser": {"epochs": epochs},
         "sampling": sampling,
         "evaluation": {"probe_epochs": 5, "cluster_seeds": 1, "figures": False},

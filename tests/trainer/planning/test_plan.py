@@ -111,7 +111,7 @@ def test_what_fits_shrinks_with_the_limit_and_never_exceeds_it():
         (spec(encoder={"hidden": 8192, "dim": 8192}), GraphShape(100, 200, 100_000, nonzeros=1_000), "optimiser"),
         (spec(), GraphShape(1_000_000, 10**9, 10), "graph"),
         (spec(), GraphShape(1_000_000, 10**6, 5_000), "features"),
-        (asked(negatives="bank"), LARGE, "bank"),
+        (asked(negatives="bank"), LARGE, "tables"),
         (asked(negatives="graph"), LARGE, "contrast"),
         (asked(negatives="graph", tile=32_768), MIDDLE, "tiles"),
         (asked(batch_size=500_000, num_neighbors=[-1, -1]), LARGE, "encoding"),
@@ -197,8 +197,7 @@ def test_after_memory_ran_out_on_the_whole_graph_it_is_encoded_by_batches():
 DOCUMENT = {
     "data": {"name": "synthetic", "synthetic": {"nodes": 200, "classes": 3, "features": 20, "active_features": 5}},
     "encoder": {"hidden": 8, "dim": 8},
-    "metric": {"hidden": 8},
-    "objective": {"inner_steps": 1},
+    "method": {"inner_steps": 1, "metric": {"hidden": 8}},
     "optimiser": {"epochs": 2},
     "evaluation": {"probe_epochs": 5, "cluster_seeds": 1, "figures": False},
     "run": {"track": False, "threads": 1},

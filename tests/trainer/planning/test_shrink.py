@@ -57,7 +57,7 @@ def test_a_plan_of_an_earlier_version_has_not_been_shrunk():
 def test_the_command_line_shrinks_keeps_count_and_goes_on_from_the_checkpoint(tmp_path):
     document = {
         "data": {"name": "synthetic", "synthetic": {"nodes": 300, "features": 16, "active_features": 3}},
-        "encoder": {"hidden": 8, "dim": 8}, "metric": {"hidden": 8}, "objective": {"inner_steps": 1},
+        "encoder": {"hidden": 8, "dim": 8}, "method": {"inner_steps": 1, "metric": {"hidden": 8}},
         "optimiser": {"epochs": 2}, "run": {"track": False, "export": False},
     }  # fmt: skip
     spec, out = tmp_path / "spec.json", tmp_path / "out"

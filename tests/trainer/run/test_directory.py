@@ -12,7 +12,7 @@ from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.data.graph import Graph
 from trainer.errors import Infrastructure, InvalidInput
 from trainer.files.journal import read_journal
-from trainer.methods import build_method
+from trainer.learning.learner import Learner
 from trainer.run.checkpoint import Progress, checkpoints, load_newest, save_checkpoint
 from trainer.run.directory import RunDirectory, read_events
 
@@ -25,9 +25,9 @@ def small_graph() -> Graph:
     return Graph.from_edges(edge_index, x, name="ring")
 
 
-def small_method(seed=0):
-    spec = parse_spec({"encoder": {"hidden": 8, "dim": 8}, "metric": {"hidden": 8}, "run": {"seed": seed}})
-    return build_method(spec, small_graph())
+def small_learner(seed=0):
+    spec = parse_spec({"encoder": {"hidden": 8, "dim": 8}, "method": {"metric": {"hidden": 8}}, "run": {"seed": seed}})
+    return Learner(spec, small_graph())
 
 
 def test_a_second_process_is_kept_out_while_the_first_trains(tmp_path):
@@ -86,40 +86,40 @@ def test_a_rewind_is_recorded_only_where_there_is_something_to_take_back(tmp_pat
 
 
 def test_checkpoint_restores_weights_and_moments_to_the_bit(tmp_path):
-    method, other = small_method(), small_method(seed=1)
-    train_epoch(method, 1)
-    save_checkpoint(tmp_path, method, Progress(1), spec_hash="a", keep=2)
-    other.encoding.spec = method.spec  # the seed of its views
+    learner, other = small_learner(), small_learner(seed=1)
+    train_epoch(learner, 1)
+    save_checkpoint(tmp_path, learner, Progress(1), spec_hash="a", keep=2)
+    other.encoding.spec = learner.spec  # the seed of its views
     assert load_newest(tmp_path, other, spec_hash="a") == Progress(1)
-    assert [train_epoch(method, epoch) for epoch in (2, 3)] == [train_epoch(other, epoch) for epoch in (2, 3)]
+    assert [train_epoch(learner, epoch) for epoch in (2, 3)] == [train_epoch(other, epoch) for epoch in (2, 3)]
 
 
 def test_a_checkpoint_within_an_epoch_is_newer_than_the_one_before_it_and_keeps_the_sums(tmp_path):
-    method = small_method()
+    learner = small_learner()
     inside = Progress(2, 7, {"loss": 3.5})
-    save_checkpoint(tmp_path, method, inside, spec_hash="a", keep=5)
-    save_checkpoint(tmp_path, method, Progress(2), spec_hash="a", keep=5)
-    assert load_newest(tmp_path, method, spec_hash="a") == inside
+    save_checkpoint(tmp_path, learner, inside, spec_hash="a", keep=5)
+    save_checkpoint(tmp_path, learner, Progress(2), spec_hash="a", keep=5)
+    assert load_newest(tmp_path, learner, spec_hash="a") == inside
     # after the batch was halved its steps mean something else, but whole epochs remain whole
-    assert load_newest(tmp_path, method, spec_hash="b", whole_epochs_of=["a"]) == Progress(2)
-    save_checkpoint(tmp_path, method, Progress(3), spec_hash="a", keep=5)
-    assert load_newest(tmp_path, method, spec_hash="a") == Progress(3)
+    assert load_newest(tmp_path, learner, spec_hash="b", whole_epochs_of=["a"]) == Progress(2)
+    save_checkpoint(tmp_path, learner, Progress(3), spec_hash="a", keep=5)
+    assert load_newest(tmp_path, learner, spec_hash="a") == Progress(3)
 
 
 def test_damaged_or_foreign_checkpoints_are_passed_over_for_older_ones(tmp_path):
-    method = small_method()
+    learner = small_learner()
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, method, Progress(epoch), spec_hash="a", keep=3)
+        save_checkpoint(tmp_path, learner, Progress(epoch), spec_hash="a", keep=3)
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "3", "4"]
     tensors = tmp_path / "epoch-0000004" / "state.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-10])
     (tmp_path / "epoch-0000003" / "manifest.json").write_text("{")
     (tmp_path / ".epoch-0000005.1.tmp").mkdir()
-    assert load_newest(tmp_path, method, spec_hash="a") == Progress(2)
+    assert load_newest(tmp_path, learner, spec_hash="a") == Progress(2)
     assert not (tmp_path / ".epoch-0000005.1.tmp").exists()
-    assert load_newest(tmp_path, method, spec_hash="b") == Progress()
+    assert load_newest(tmp_path, learner, spec_hash="b") == Progress()
 
 
 def test_spec_hash_is_in_the_name_of_nothing_but_the_manifest(tmp_path):
-    path = save_checkpoint(tmp_path, small_method(), Progress(1), spec_hash=spec_hash(SPEC), keep=1)
+    path = save_checkpoint(tmp_path, small_learner(), Progress(1), spec_hash=spec_hash(SPEC), keep=1)
     assert json.loads((path / "manifest.json").read_text())["spec_hash"] == spec_hash(SPEC)

@@ -114,7 +114,7 @@ def test_a_tracker_that_is_away_costs_bounded_time_and_no_error(tmp_path):
 def test_a_run_without_its_tracker_notes_why(tmp_path):
     document = {
         "data": {"name": "synthetic", "synthetic": {"nodes": 100, "features": 8, "active_features": 2}},
-        "encoder": {"hidden": 4, "dim": 4}, "metric": {"hidden": 4}, "objective": {"inner_steps": 1},
+        "encoder": {"hidden": 4, "dim": 4}, "method": {"inner_steps": 1, "metric": {"hidden": 4}},
         "optimiser": {"epochs": 1}, "run": {"export": False},
     }  # fmt: skip
     (tmp_path / "spec.json").write_text(json.dumps(document))

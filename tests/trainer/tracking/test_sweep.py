@@ -63,7 +63,7 @@ class HandMade:
             tracker.follow(path)
 
     def trial(self, number: int, temperature: float = 0.5) -> None:
-        changes = {"objective.temperature": temperature}
+        changes = {"method.temperature": temperature}
         self.journal.record("trial", number=number, origin="search", changes=changes)
         self.running(number)
 
@@ -157,7 +157,7 @@ def check_whole_sweep(spec: SweepSpec, uri: str, tracker: Tracker) -> None:
     }  # fmt: skip
     params = parent.data.params
     assert (params["algorithm"], params["base.optimiser.epochs"], params["graph.num_nodes"]) == ("tpe", "8", "200")
-    assert json.loads(params["space.objective.temperature"]) == {"kind": "uniform", "low": 0.2, "high": 1}
+    assert json.loads(params["space.method.temperature"]) == {"kind": "uniform", "low": 0.2, "high": 1}
     curve = points(client, parent)
     assert [(step, value) for step, value, _ in curve["best_objective"]] == [(3, 0.58), (4, 0.58)]
     assert [(step, value) for step, value, _ in curve["trials_failed"]] == [(1, 0), (2, 1), (3, 1), (4, 1)]
@@ -170,9 +170,9 @@ def check_whole_sweep(spec: SweepSpec, uri: str, tracker: Tracker) -> None:
         "trial-0002": ("FAILED", "failed"), "trial-0003": ("KILLED", "ended"),
     }  # fmt: skip
     first = trials["trial-0000"]
-    trained = trial_spec(spec, {"objective.temperature": 0.3})
+    trained = trial_spec(spec, {"method.temperature": 0.3})
     assert set(first.data.params) == set(flatten(trained.model_dump(mode="json")))
-    assert (first.data.params["objective.temperature"], first.data.params["run.seed"]) == ("0.3", "7")
+    assert (first.data.params["method.temperature"], first.data.params["run.seed"]) == ("0.3", "7")
     assert first.data.tags == {**first.data.tags, "sweep_hash": sweep_hash(spec), "trial": "0", "origin": "search"}
     curves = {name: [(step, value) for step, value, _ in curve] for name, curve in points(client, first).items()}
     assert curves == {

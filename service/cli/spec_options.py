@@ -1,0 +1,62 @@
+"""The training spec that a command line asks for: from a file or from options, completed by its preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainer.config import TrainSpec, parse_spec
+from trainer.errors import InvalidInput
+from trainer.files.documents import apply_overrides, read_document
+from trainer.presets import complete
+
+MethodOption = Annotated[str | None, typer.Option(help="a name from `nml methods`; default nml")]
+PresetOption = Annotated[str | None, typer.Option(help="a name from `nml presets`; default: the method's")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options of a command say of a training spec."""
+
+    spec_file: Path | None = None
+    dataset: str | None = None
+    method: str | None = None
+    preset: str | None = None
+    overrides: list[str] = field(default_factory=list)  # KEY=VALUE each
+
+    @property
+    def is_described(self) -> bool:
+        """Whether options say what a spec file says by itself."""
+        return bool(self.dataset or self.method or self.preset)
+
+
+def assemble(asked: Asked) -> TrainSpec:
+    """One spec from a file or from options, with overrides on top and its preset underneath.
+
+    Raises:
+        InvalidInput: the file is no spec, options contradict it, or a field is wrong.
+    """
+    if asked.spec_file is None:
+        described = {"method": asked.method, "preset": asked.preset}
+        document: Any = {"data": {"name": asked.dataset or "digits"}}
+        document |= {key: value for key, value in described.items() if value is not None}
+    else:
+        if asked.is_described:
+            raise InvalidInput(
+                "a spec file says its own data set and settings; change them with --set, not --dataset, --method or "
+                "--preset"
+            )
+        document = read_document(asked.spec_file)
+        if not isinstance(document, dict):
+            raise InvalidInput(f"{asked.spec_file}: a spec is a mapping of sections, see `nml train --show-spec`")
+    return parse_spec(completed(document, asked.overrides))
+
+
+def completed(document: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The document with overrides on top and, for what both leave out, its preset underneath."""
+    if isinstance(document.get("method"), str):  # a section, so that --set reaches what is in it
+        document = {**document, "method": {"name": document["method"]}}
+    return complete(apply_overrides(document, overrides))
