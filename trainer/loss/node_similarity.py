@@ -31,7 +31,7 @@ class Ppr(PersonalisedPageRank):
     teleport, steps = 0.1, 20
 
 
-class Positives(NamedTuple):
+class SoftWeights(NamedTuple):
     """p and n among some nodes."""
 
     positive: ComputedWeights
@@ -61,9 +61,9 @@ class NodeSimilarity(nn.Module):
             if ratio:
                 block.add_(cosines.of(rows), alpha=ratio)
             self.table[rows] = block.mul_(self.unit)
-        self._of_all: dict[torch.dtype, Positives] = {}
+        self._of_all: dict[torch.dtype, SoftWeights] = {}
 
-    def among(self, nodes: Tensor, dtype: torch.dtype) -> Positives:
+    def among(self, nodes: Tensor, dtype: torch.dtype) -> SoftWeights:
         """Weights of nodes against each other, normalised over them."""
         n = len(self.table)
         everyone = torch.equal(nodes, torch.arange(n, device=nodes.device))
@@ -74,7 +74,7 @@ class NodeSimilarity(nn.Module):
             self._of_all[dtype] = found
         return found
 
-    def _weights(self, nodes: Tensor | None, count: int, dtype: torch.dtype) -> Positives:
+    def _weights(self, nodes: Tensor | None, count: int, dtype: torch.dtype) -> SoftWeights:
         def similarity(rows: slice, columns: slice) -> Tensor:
             part = self.table[rows, columns] if nodes is None else self.table[nodes[rows, None], nodes[columns]]
             return part.to(dtype).div_(self.unit)
@@ -97,7 +97,7 @@ class NodeSimilarity(nn.Module):
             logs = log_negative(rows, slice(0, count))
             logs[height, diagonal] = -torch.inf
             negative_sum[rows] = logs.logsumexp(1) - torch.log(torch.tensor(max(1.0, count - 1.0), dtype=dtype))
-        return Positives(
+        return SoftWeights(
             ComputedWeights(lambda rows, columns: (log_positive(rows, columns) - positive_sum[rows, None]).exp_()),
             own,
             ComputedWeights(lambda rows, columns: log_negative(rows, columns).sub_(negative_sum[rows, None]).exp_()),

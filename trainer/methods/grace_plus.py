@@ -21,7 +21,8 @@ from trainer.methods.interface import Document, Learner, Loss, Step, StepSize
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainer.loss.node_similarity import NodeSimilarity
+    from trainer.loss.infonce import PairWeights
+    from trainer.loss.node_similarity import NodeSimilarity, SoftWeights
 
 _BLOCK = 1 << 24  # trainer.loss.similar_nodes
 
@@ -50,7 +51,7 @@ PUBLISHED = {
 class GracePlus(ProjectedContrast):
     """GRACE with positives and negatives weighted by node similarity."""
 
-    name: Literal["grace_plus"] = "grace_plus"
+    name: Literal["grace-plus"] = "grace-plus"
     tau_positive: float = Field(0.1, ge=1e-4, le=100, description="τ_pos: small takes the most similar nodes only")
     tau_negative: float = Field(0.1, ge=1e-4, le=100, description="τ_neg: small leaves similar nodes out")
     feature_weight: float = Field(0.6, ge=0, le=1, description="β: share of features in the similarity; 0: graph alone")
@@ -98,19 +99,25 @@ class GracePlus(ProjectedContrast):
             learner.graph, beta=self.feature_weight, tau_positive=self.tau_positive, tau_negative=self.tau_negative
         )
 
+    def weights(self, learner: Learner, step: Step) -> PairWeights:
+        from trainer.loss.infonce import PairWeights
+
+        negative = _among(learner, step).negative
+        return PairWeights(inter=negative, intra=negative)
+
     def loss(self, learner: Learner, step: Step) -> Loss:
         import torch
         from torch.nn.functional import normalize
 
-        from trainer.loss.infonce import PairWeights, infonce_terms
+        from trainer.loss.infonce import infonce_terms
         from trainer.loss.tile_weights import own_rows, weighted_sum
 
         team, tile, tau = learner.team, learner.spec.sampling.tile, self.temperature
         u, v = (normalize(part) for part in self.project(learner, step))
-        similarity = cast("NodeSimilarity", learner.parts["similarity"])
-        among = similarity.among(team.gather(step.views.nodes), u.dtype)
-        negatives = PairWeights(inter=among.negative, intra=among.negative)
-        dens = infonce_terms(u, v, tau=tau, weights=negatives, tile=tile, memory=learner.tiles, team=team)
+        dens = infonce_terms(
+            u, v, tau=tau, weights=self.weights(learner, step), tile=tile, memory=learner.tiles, team=team
+        )
+        among = _among(learner, step)
         means = weighted_sum(among.positive, torch.cat([u, v], 1), tile=tile, team=team).chunk(2, 1)
         own = among.own[own_rows(team, len(u), u.device)].to(u)
 
@@ -121,3 +128,12 @@ class GracePlus(ProjectedContrast):
         anchors = float(team.total(torch.tensor(float(len(u)))))
         total = losses.sum() / (2 * anchors)
         return Loss(total, {"loss": float(team.total(total))})
+
+
+def _among(learner: Learner, step: Step) -> SoftWeights:
+    """p and n of the step's nodes, as the team gathers them."""
+    if "among" not in step.notes:
+        similarity = cast("NodeSimilarity", learner.parts["similarity"])
+        step.notes["among"] = similarity.among(learner.team.gather(step.views.nodes), learner.dtype)
+    found: SoftWeights = step.notes["among"]
+    return found

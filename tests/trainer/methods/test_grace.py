@@ -140,7 +140,7 @@ def test_presets_are_the_published_settings(dataset):
         ("grace", {"negatives": "graph", "batch_size": 1_024}),
         ("phases", {}),
         ("progcl", {}),
-        ("grace_plus", {}),
+        ("grace-plus", {}),
     ],
 )
 def test_a_run_takes_the_memory_that_was_estimated(tmp_path, name, sampling):

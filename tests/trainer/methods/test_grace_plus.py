@@ -23,7 +23,7 @@ from trainer.loss import similar_nodes
 from trainer.loss.node_similarity import NodeSimilarity
 from trainer.presets import merged, preset_document, preset_spec
 
-PLUS = {"name": "grace_plus", "temperature": 0.4, "projection": 10, "tau_positive": 0.05, "tau_negative": 0.02}
+PLUS = {"name": "grace-plus", "temperature": 0.4, "projection": 10, "tau_positive": 0.05, "tau_negative": 0.02}
 BETA = 0.6
 
 
@@ -139,16 +139,16 @@ def test_settings_outside_their_bounds_are_refused_by_name(graph, setting, value
 
 
 def test_presets_are_the_published_settings():
-    assert preset_spec("grace_plus", "citeseer").method.tau_negative == 0.001
-    assert preset_spec("grace_plus", "photo").augment.adaptive == "degree"
-    assert preset_spec("grace_plus", "wikics").optimiser.epochs == 800
+    assert preset_spec("grace-plus", "citeseer").method.tau_negative == 0.001
+    assert preset_spec("grace-plus", "photo").augment.adaptive == "degree"
+    assert preset_spec("grace-plus", "wikics").optimiser.epochs == 800
 
 
 @pytest.mark.slow
 def test_on_digits_it_beats_the_raw_features(tmp_path):
     found = {}
-    for name in ("grace_plus", "features"):
+    for name in ("grace-plus", "features"):
         quick = {"run": {"track": False, "diagnose_every": 0}, "evaluation": {"figures": False, "cluster_seeds": 1}}
         spec = parse_spec(merged(preset_document(name, "digits"), quick))
         found[name] = trainer.fit(spec, tmp_path / name).metrics["eval"]["probe"]["test"]
-    assert found["grace_plus"] > found["features"], found
+    assert found["grace-plus"] > found["features"], found
