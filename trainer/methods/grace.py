@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 DIAGNOSED_ANCHORS = 512
+EPOCHS = (200, 1000, 1500, 2000, 2500)  # methods 7
 
 
 class Column(NamedTuple):
@@ -103,7 +104,7 @@ class ProjectedContrast(Method):
         pairs: Document = {"kind": "choice", "values": [[first, second] for first in ratios for second in ratios]}
         own: dict[str, Document] = {
             "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
-            "optimiser.epochs": {"kind": "choice", "values": (200, 1000, 1500, 2000, 2500)},
+            "optimiser.epochs": {"kind": "choice", "values": EPOCHS},
             "augment.edge_drop": pairs, "augment.feature_mask": pairs,
         }  # fmt: skip
         return own | super().space()

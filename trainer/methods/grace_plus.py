@@ -79,6 +79,12 @@ class GracePlus(ProjectedContrast):
             "optimiser.epochs": {"kind": "choice", "values": (500, 1000, 1500, 2000)},
         }
 
+    def published(self, dataset: str, num_nodes: int) -> Document:
+        values = PUBLISHED.get(dataset)
+        own = {} if values is None else {f"method.{key}": value for key, value in values._asdict().items()}
+        own.pop("method.adaptive", None)
+        return super().published(dataset, num_nodes) | own
+
     def state_bytes(self, size: StepSize) -> float:
         """The table, and blocks of rows while it is made."""
         return 2.0 * size.nodes**2 + 4 * 4 * min(_BLOCK, size.nodes**2)
