@@ -9,6 +9,7 @@ p is a projector that only the loss sees. No table is kept and no N×N array mad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trainer.loss.infonce import PairWeights
+
+
+DIAGNOSED_ANCHORS = 512
+EPOCHS = (200, 1000, 1500, 2000, 2500)  # methods 7
 
 
 class Column(NamedTuple):
@@ -79,6 +84,7 @@ class ProjectedContrast(Method):
 
     scopes: ClassVar[tuple[Scope, ...]] = ("whole", "cached", "batch")
     teams: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True  # whether `weights` ever says anything
 
     @classmethod
     def preset(cls, dataset: str) -> Document:
@@ -98,7 +104,7 @@ class ProjectedContrast(Method):
         pairs: Document = {"kind": "choice", "values": [[first, second] for first in ratios for second in ratios]}
         own: dict[str, Document] = {
             "method.temperature": {"kind": "uniform", "low": 0.1, "high": 1},
-            "optimiser.epochs": {"kind": "choice", "values": (200, 1000, 1500, 2000, 2500)},
+            "optimiser.epochs": {"kind": "choice", "values": EPOCHS},
             "augment.edge_drop": pairs, "augment.feature_mask": pairs,
         }  # fmt: skip
         return own | super().space()
@@ -115,6 +121,9 @@ class ProjectedContrast(Method):
         held = size.number * size.rows * (8.0 * size.dim + 6 * self.projection)
         if size.workers > 1:  # gathered from all workers, with gradients
             held += 4 * size.number * size.columns * size.dim
+        if size.diagnoses and self.weighs:
+            diagnosed = 5 * min(DIAGNOSED_ANCHORS, size.rows) * size.columns + 4 * size.rows * size.dim
+            return max(held, float(size.number * diagnosed))
         return held
 
     def tile_bytes(self, size: StepSize) -> float:
@@ -136,6 +145,31 @@ class ProjectedContrast(Method):
         """Of the negatives of this step, for rows as `learner.team` gathers them; none: 1, as in GRACE."""
         return None
 
+    def diagnose(self, learner: Learner, step: Step) -> Mapping[str, float]:
+        """Mean weight of false and of true negatives, for a fixed sample of this step's anchors (methods 5.5)."""
+        import torch
+        from torch.nn.functional import normalize
+
+        from trainer.loss.weights import weight_report
+
+        weights, nodes = self.weights(learner, step), step.views.nodes
+        if weights is None or weights.inter is None or learner.team.size > 1:
+            return {}
+        n = len(nodes)
+        chosen = torch.randperm(n, generator=learner.generator("anchors"))[:DIAGNOSED_ANCHORS]
+        with torch.no_grad():
+            u, v = (normalize(part) for part in self.project(learner, step))
+            table = u.new_ones(len(chosen), n)
+            for row, anchor in enumerate(chosen.tolist()):
+                found = weights.inter.tile(slice(anchor, anchor + 1), slice(0, n))
+                if found is not None:
+                    table[row] = found[0]
+            table[torch.arange(len(chosen)), chosen] = 0
+            table /= table.mean(1, keepdim=True).clamp_min(1e-12) * n / max(1, n - 1)
+            table[torch.arange(len(chosen)), chosen] = 1  # an anchor is no negative of itself
+            labels = learner.graph.y
+            return weight_report(table, u[chosen] @ v.T, chosen, None if labels is None else labels[nodes])
+
     def loss(self, learner: Learner, step: Step) -> Loss:
         from trainer.loss.infonce import infonce_loss
 
@@ -155,3 +189,4 @@ class Grace(ProjectedContrast):
     title: ClassVar[str] = "GRACE"
     paper: ClassVar[str] = "Deep Graph Contrastive Representation Learning, GRL+ at ICML 2020"
     summary: ClassVar[str] = "the base of many: each node against all others of both views"
+    weighs: ClassVar[bool] = False

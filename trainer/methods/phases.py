@@ -31,9 +31,11 @@ class Phases(ProjectedContrast):
     """GRACE without each anchor's most similar negatives."""
 
     name: Literal["phases"] = "phases"
-    masked: int = Field(50, ge=0, le=10_000, description="K_m: negatives of each anchor that are left out in the end")
+    masked: int = Field(
+        50, ge=0, le=10_000, description="K_m: negatives of each anchor left out in the end; at most half of the nodes"
+    )
     masked_share: float | None = Field(
-        None, gt=0, lt=1, description="K_m as a share of all nodes, for graphs of any size; none: `masked` counts"
+        None, gt=0, le=0.5, description="K_m as a share of all nodes, for graphs of any size; none: `masked` counts"
     )
     start: float = Field(0.1, ge=0, le=1, description="share of the epochs after which masking begins")
     full: float = Field(0.6, ge=0, le=1, description="share of the epochs after which all K_m are masked")
@@ -67,7 +69,8 @@ class Phases(ProjectedContrast):
 
     def most(self, num_nodes: int) -> int:
         """K_m."""
-        return self.masked if self.masked_share is None else round(self.masked_share * num_nodes)
+        asked = self.masked if self.masked_share is None else round(self.masked_share * num_nodes)
+        return min(asked, num_nodes // 2)
 
     def length(self, epoch: int, epochs: int, num_nodes: int) -> int:
         """K_e."""
@@ -83,11 +86,6 @@ class Phases(ProjectedContrast):
         super().build(learner)
         n = learner.graph.num_nodes
         most = self.most(n)
-        if most >= n - 1:
-            raise InvalidInput(
-                f"method.masked is {most} and the graph has {n} nodes, so no negative would be left. "
-                "Lower it, or set method.masked_share."
-            )
         if n > MOST_NODES:
             raise InvalidInput(
                 f"phases compares all pairs of nodes once, and the graph has {n} of them (at most {MOST_NODES}). "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from trainer.methods.grace import Column, ProjectedContrast
+from trainer.methods.grace import EPOCHS, Column, ProjectedContrast
 from trainer.methods.interface import Document, Learner, Step, StepSize
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class ProGcl(ProjectedContrast):
     def published(self, dataset: str, num_nodes: int) -> Document:
         column = PUBLISHED.get(dataset)
         return super().published(dataset, num_nodes) if column is None else column.start()
+
+    def space(self) -> dict[str, Document]:
+        longer = [epochs for epochs in EPOCHS if epochs > (self.start_epoch or 0)]
+        return super().space() | {"optimiser.epochs": {"kind": "choice", "values": longer or EPOCHS[-1:]}}
 
     def check(self, spec: Any) -> None:
         if self.start_epoch is not None and self.start_epoch >= spec.optimiser.epochs:

@@ -15,6 +15,7 @@ from trainer.distributed.team import Team
 METHODS: dict[str, dict[str, Any]] = {
     "grace": {"name": "grace", "projection": 10},
     "progcl": {"name": "progcl", "projection": 10, "start_epoch": 2},
+    "grace-plus": {"name": "grace-plus", "projection": 10},
     "phases": {"name": "phases", "projection": 10, "masked": 20},
 }
 SCOPES = {"batch": [4, 4], "graph": [-1, -1]}

@@ -132,11 +132,21 @@ def test_presets_are_the_published_settings(dataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [{}, {"batch_size": 1_024}, {"negatives": "graph", "batch_size": 1_024}])
-def test_a_run_takes_the_memory_that_was_estimated(tmp_path, sampling):
-    sizes = {"data": {"synthetic": {"nodes": 6_000, "features": 64}}, "optimiser": {"epochs": 2}, "sampling": sampling}
+@pytest.mark.parametrize(
+    "name, sampling",
+    [
+        ("grace", {}),
+        ("grace", {"batch_size": 1_024}),
+        ("grace", {"negatives": "graph", "batch_size": 1_024}),
+        ("phases", {}),
+        ("progcl", {}),
+        ("grace-plus", {}),
+    ],
+)
+def test_a_run_takes_the_memory_that_was_estimated(tmp_path, name, sampling):
+    sizes = {"data": {"synthetic": {"nodes": 6_000, "features": 64}}, "optimiser": {"epochs": 3}, "sampling": sampling}
     quick = {"evaluation": {"figures": False, "probe_epochs": 20, "cluster_seeds": 1}, "run": {"track": False}}
-    document = merged(merged(preset_document("grace", "synthetic"), sizes), quick)
+    document = merged(merged(preset_document(name, "synthetic"), sizes), quick)
     command = [sys.executable, "-c", RUN, json.dumps(document), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]

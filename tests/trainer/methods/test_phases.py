@@ -23,6 +23,7 @@ from trainer.config import parse_spec
 from trainer.errors import InvalidInput
 from trainer.loss import similar_nodes
 from trainer.loss.similar_nodes import most_similar
+from trainer.methods import phases
 from trainer.presets import merged, preset_document
 
 PHASES = {"name": "phases", "temperature": 0.4, "projection": 10, "masked": 20}
@@ -104,10 +105,20 @@ def test_it_resumes_to_the_bit_in_every_scope(tmp_path, graph, source, sampling)
 def test_impossible_settings_are_refused_before_the_start(graph):
     with pytest.raises(InvalidInput, match=r"before method\.start"):
         learner_of(graph, {**PHASES, "start": 0.5, "full": 0.4})
-    with pytest.raises(InvalidInput, match="no negative would be left"):
-        learner_of(graph, {**PHASES, "masked": 199})
     with pytest.raises(InvalidInput, match="masked_share"):
-        learner_of(graph, {**PHASES, "masked_share": 1.0})
+        learner_of(graph, {**PHASES, "masked_share": 0.6})
+
+
+def test_half_of_the_nodes_always_stay(graph):
+    learner = learner_of(graph, {**PHASES, "masked": 10_000})
+    assert learner.parts["similar"].table.shape == (200, 100)
+    assert learner.spec.method.length(6, 6, 200) == 100
+
+
+def test_graphs_of_which_all_pairs_cannot_be_compared_are_refused(monkeypatch, graph):
+    monkeypatch.setattr(phases, "MOST_NODES", 199)
+    with pytest.raises(InvalidInput, match="such as grace"):
+        learner_of(graph, PHASES)
 
 
 @pytest.mark.slow

@@ -99,6 +99,25 @@ def test_before_its_epoch_it_is_grace(graph):
     assert mine[1] != grace[1]
 
 
+def test_with_constant_likelihoods_it_is_grace(graph):
+    grace = learner_of(graph, {"name": "grace", "temperature": 0.4, "projection": 10})
+    mine = learner_of(graph, {**PROGCL, "start_epoch": 5})
+    mine.parts["negatives"].curve.fill_(1)
+    mine.parts["negatives"].fitted.fill_(True)
+    assert train(mine, range(1, 4)) == pytest.approx(train(grace, range(1, 4)), rel=1e-12)
+
+
+def test_weights_of_false_and_true_negatives_are_reported(graph):
+    learner = learner_of(graph, PROGCL)
+    assert learner.diagnose(only_step(learner, 1)) == {}
+    report = learner.diagnose(only_step(learner, 2))
+    weights = learner.parts["negatives"].weights(torch.arange(200)).tile(slice(0, 200), slice(0, 200)).clone()
+    weights.fill_diagonal_(0)
+    same = (graph.y[:, None] == graph.y).double().fill_diagonal_(0)
+    assert report["weight_fn"] == pytest.approx(((weights * same).sum() / same.sum()).item())
+    assert report["weight_self"] == 1
+
+
 @pytest.mark.parametrize("sampling", [{}, CACHED, SAMPLED], ids=["whole", "cached", "batch"])
 @pytest.mark.parametrize("stop", [1, 3])
 def test_it_resumes_to_the_bit_before_and_after_the_fit_in_every_scope(tmp_path, graph, sampling, stop):
