@@ -8,6 +8,7 @@ from service.store import open_store
 from tests.faults.histories import all_events, check_history, curve, small_spec, uninterrupted, wait_all
 from tests.faults.services import Service, wait_for
 from tests.faults.test_fencing import at_most_one_trainer_each, ended
+from tests.faults.test_outages import epoch_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EPOCHS = 150
@@ -25,7 +26,7 @@ def test_two_services_on_one_home_share_its_jobs_and_outlive_each_other(tmp_path
         second.wait_until_ready()
         with first.client() as one, second.client() as other:
             ids = [client.submit(document).id for client in (one, other) for _ in range(2)]
-            wait_for(lambda: len(second.trainers()) == 2, 120, second.last_words)  # one of each
+            wait_for(lambda: sum(epoch_of(other, job_id) > 0 for job_id in ids) == 2, 120, second.last_words)
             first.kill()  # its trainer goes on, and the other service takes it over
             store = open_store(second.settings)
             assert at_most_one_trainer_each(second, lambda: ended(store, ids))
