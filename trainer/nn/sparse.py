@@ -81,10 +81,16 @@ class PersonalisedPageRank:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, n] @ [n, d] -> [n, d], differentiable in the dense factor."""
-        start = self.teleport * dense
-        product = dense
-        for _ in range(self.steps):
-            product = torch.add(start, self.adjacency @ product, alpha=1 - self.teleport)
+        assert isinstance(self.adjacency, SparseOperator)
+        product: Tensor = _Diffuse.apply(self.adjacency, dense)
+        return product
+
+    @classmethod
+    def iterate(cls, matrix: Tensor, dense: Tensor) -> Tensor:
+        """The K steps over a CSR matrix, outside of autograd."""
+        start, product = cls.teleport * dense, dense
+        for _ in range(cls.steps):
+            product = (matrix @ product).mul_(1 - cls.teleport).add_(start)
         return product
 
 
@@ -117,6 +123,23 @@ class _Multiply(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         return None, ctx.operator.transpose @ gradient.contiguous()
+
+
+class _Diffuse(torch.autograd.Function):
+    """One node of the autograd graph for all K steps: nodes in between would pin the freed memory of each step.
+
+    The steps are a polynomial in Â, so their transpose is the same polynomial in Âᵀ.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, adjacency: SparseOperator, dense: Tensor) -> Tensor:
+        ctx.adjacency = adjacency
+        return PersonalisedPageRank.iterate(adjacency.matrix, dense)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, PersonalisedPageRank.iterate(ctx.adjacency.transpose, gradient.contiguous())
 
 
 def transpose_order(indices: Tensor) -> Tensor:

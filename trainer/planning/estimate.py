@@ -97,8 +97,8 @@ def estimate(spec: TrainSpec, shape: GraphShape) -> Estimate:
     whole = sampling.batch_size is None
     reach = reached(spec, shape)
     views = _whole_views(spec, shape) if whole else _batch_views(spec, shape, reach)
-    encoding = _FRAGMENTS * _activations(spec, shape, reach)
     size, method = _step_size(spec, shape), spec.method
+    encoding = _FRAGMENTS * _activations(spec, shape, reach) if method.learns else 0.0
     contrast = _FRAGMENTS * method.step_bytes(size)
     if not whole and sampling.negatives == "graph":
         # trainer.encoding.cached: U and V stay; their gradients are alive while a batch is encoded again.
