@@ -71,8 +71,9 @@ format: env  ## fix style and format in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## the tiled loss against the dense one, and our sampler against torch-sparse
+bench: env  ## the tiled losses against dense ones, and our sampler against torch-sparse
 	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/infonce.py
 	$(BIN)/python tests/benchmarks/sampling.py
 
 bench-scale: env  ## large graphs: a million nodes, exact contrast on Physics (NML_DATA), five million nodes on disk

@@ -29,6 +29,17 @@ def _direction(u: Tensor, v: Tensor, h: Tensor, g: Tensor, tau: float, reg: floa
     return (nml + reg * kl).mean()
 
 
+def published_infonce(u: Tensor, v: Tensor, *, tau: float) -> Tensor:
+    """GRACE's loss of embeddings u, v: similarities between and within views for each direction by itself."""
+    u, v = normalize(u), normalize(v)
+    return (_infonce_direction(u, v, tau) + _infonce_direction(v, u, tau)).mean() / 2
+
+
+def _infonce_direction(u: Tensor, v: Tensor, tau: float) -> Tensor:
+    between, within = torch.exp(u @ v.T / tau), torch.exp(u @ u.T / tau)
+    return -torch.log(between.diag() / (between.sum(1) + within.sum(1) - within.diag()))
+
+
 class PublishedModel(nn.Module):
     """Encoder and siamese metric with one Adam, phases by requires_grad, views encoded anew before each step."""
 

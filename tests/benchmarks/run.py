@@ -7,10 +7,8 @@ is the peak resident set above the inputs, each measured in a process of its own
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from torch.nn.functional import normalize
 
 sys.path.insert(0, str(Path(__file__).parent))
 from dense import PublishedModel, published_loss
+from measure import interleaved, peak_above
 
 from trainer.config import parse_spec
 from trainer.data.datasets import load
@@ -117,19 +116,6 @@ def bare_products(step: str, tensors: list[Tensor]) -> Callable[[], None]:
     return go
 
 
-def interleaved(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns so that a noisy neighbour disturbs all alike."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for candidate in candidates.values():
-        candidate()
-    for _ in range(repeats):
-        for name, candidate in candidates.items():
-            start = time.perf_counter()
-            candidate()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def loss_benchmark(n: int, repeats: int) -> None:
     tensors = inputs(n)
     for step in ("metric", "encoder"):
@@ -201,17 +187,7 @@ def peak_above_inputs(form: str, step: str, n: int) -> int:
     """Bytes of resident memory above the inputs while one step runs (Linux)."""
     tensors = inputs(n)
     stepper(form, step, inputs(64))()  # threads and libraries are in memory now
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
-    stepper(form, step, tensors)()
-    return max(_status("VmHWM") - before, 1)
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{key} is not in /proc/self/status")
+    return peak_above(stepper(form, step, tensors))
 
 
 def photo() -> tuple[Graph, str]:

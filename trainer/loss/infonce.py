@@ -7,13 +7,14 @@ and to those of its columns (anchors v_j, weights W[columns, rows]). Of u uᵀ a
 on and above the diagonal are computed. Backward sweeps again, as in trainer.loss.tiled: 2 N² d multiplications forward
 and 6 N² d backward (4 where tiles are kept), in memory for a few tiles and vectors of length N.
 
-With a team, rows are gathered and tiles are dealt to the workers in turn; each gets the sums of its own anchors.
-Weights are then numbered as the gathered rows are: all of worker 0, then all of worker 1, …
+With a team, rows are gathered and pairs of blocks are dealt to the workers in turn; each gets the sums of its own
+anchors. Weights are then numbered as the gathered rows are: all of worker 0, then all of worker 1, …
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -138,25 +139,6 @@ class _Kind(NamedTuple):
         """Whether tiles below the diagonal are those above it, transposed."""
         return self.views[0] == self.views[1]
 
-    def tile_weights(self, at: Tile, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What rows and what columns give, both [height, width]; the same object where they are equal."""
-        (of_rows, of_columns), (own_row, own_column) = self.weights, self.own
-        row = _look_up(of_rows, at.rows, at.columns, own_row, like)
-        if of_rows is of_columns and own_row == own_column and (of_rows is None or of_rows.symmetric):
-            return row, row
-        column = _look_up(of_columns, at.columns, at.rows, own_column, like)
-        return row, None if column is None else column.T
-
-
-def _look_up(weights: TileWeights | None, rows: slice, columns: slice, own: float, like: Tensor) -> Tensor | None:
-    part = None if weights is None else weights.tile(rows, columns)
-    if part is not None:
-        part = part.to(like)
-    if rows.start != columns.start or (part is None and own == 1):
-        return part
-    part = like.new_ones(rows.stop - rows.start, columns.stop - columns.start) if part is None else part.clone()
-    return part.fill_diagonal_(own)
-
 
 def _log_sums(
     a: Tensor, b: Tensor, kinds: list[_Kind], own: int, tile: int | None, memory: TileMemory | None, team: Team
@@ -183,7 +165,7 @@ class _Sums(torch.autograd.Function):
         sweep = _Sweep((a, b), kinds, side, memory, share)
         for kind, at in sweep.tiles():
             e = sweep.exp(kind, at)
-            row, column = kind.tile_weights(at, a)
+            row, column = sweep.weights(kind, at)
             weighted = e if row is None else torch.mul(e, row, out=sweep.scratch(at, 0))
             sums[kind.views[0], at.rows] += weighted.sum(1)
             if kind.mirrored and at.i == at.j:
@@ -219,10 +201,8 @@ class _Sums(torch.autograd.Function):
 
 def _tile_gradient(x_row: Tensor, x_column: Tensor, kind: _Kind, at: Tile, sweep: _Sweep) -> Tensor:
     """d(sums)/dz over a tile, E_ij (W_ij x_i + W_ji x_j); on a mirrored diagonal that is the gradient of both sides."""
-    row, column = kind.tile_weights(at, x_row)
+    row, column = sweep.weights(kind, at)
     out = sweep.scratch(at, 0)
-    if kind.mirrored and at.i == at.j:
-        column = None if row is None else row.T
     if row is column or (row is None and column is None):
         torch.add(x_row[:, None], x_column, out=out)
         if row is not None:
@@ -234,7 +214,7 @@ def _tile_gradient(x_row: Tensor, x_column: Tensor, kind: _Kind, at: Tile, sweep
 
 
 class _Sweep:
-    """This worker's tiles of exp(z), computed into reused buffers or kept from forward to backward."""
+    """This worker's tiles of exp(z), computed into reused buffers or kept until backward, and their weights."""
 
     def __init__(
         self, views: tuple[Tensor, Tensor], kinds: list[_Kind], side: int, memory: TileMemory,
@@ -243,15 +223,22 @@ class _Sweep:
         self.views, self.kinds, self.side, self.memory = views, kinds, side, memory
         self.share, self.kept = share, kept or set()
         self._flat = [views[0].new_empty(min(side, len(views[0])) ** 2) for _ in range(2)]
+        self._looked_up: dict[tuple[int, int, int], Tensor | None] = {}
 
     def tiles(self) -> Iterator[tuple[_Kind, Tile]]:
-        """Every `size`-th tile, so that all workers have as much to do whatever their numbers of rows."""
+        """Every `size`-th pair of blocks, so that all workers have as much to do whatever their numbers of rows.
+
+        All that concerns two blocks comes together: weights that serve several kinds are looked up once.
+        """
         rank, size = self.share
         n = len(self.views[0])
-        needed = (
-            (kind, at) for kind in self.kinds for at in tiles(n, n, self.side) if not kind.mirrored or at.i <= at.j
-        )
-        return (pair for number, pair in enumerate(needed) if number % size == rank)
+        above = (at for at in tiles(n, n, self.side) if at.i <= at.j)
+        for at in islice(above, rank, None, size):
+            self._looked_up.clear()
+            for kind in self.kinds:
+                yield kind, at
+                if not kind.mirrored and at.i < at.j:
+                    yield kind, Tile(at.j, at.i, at.width, at.height)
 
     def exp(self, kind: _Kind, at: Tile) -> Tensor:
         first, second = (self.views[view] for view in kind.views)
@@ -263,6 +250,36 @@ class _Sweep:
         else:
             self.kept.add((kind.name, at))
         return torch.exp(product(first[at.rows], second[at.columns].T, out), out=out)
+
+    def weights(self, kind: _Kind, at: Tile) -> tuple[Tensor | None, Tensor | None]:
+        """What rows and what columns give, both [height, width]; the same object where they are equal."""
+        (of_rows, of_columns), (own_row, own_column) = kind.weights, kind.own
+        row = self._with_own(of_rows, at.rows, at.columns, own_row)
+        if of_rows is of_columns and own_row == own_column and (of_rows is None or of_rows.symmetric):
+            return row, row
+        column = self._with_own(of_columns, at.columns, at.rows, own_column)
+        return row, None if column is None else column.T
+
+    def _with_own(self, weights: TileWeights | None, rows: slice, columns: slice, own: float) -> Tensor | None:
+        part = None if weights is None else self._look_up(weights, rows, columns)
+        if rows.start != columns.start or (part is None and own == 1):
+            return part
+        ones = self.views[0].new_ones
+        part = ones(rows.stop - rows.start, columns.stop - columns.start) if part is None else part.clone()
+        return part.fill_diagonal_(own)
+
+    def _look_up(self, weights: TileWeights, rows: slice, columns: slice) -> Tensor | None:
+        key = (id(weights), rows.start, columns.start)
+        if key not in self._looked_up:
+            mirror = (id(weights), columns.start, rows.start)
+            if weights.symmetric and mirror in self._looked_up:
+                part = self._looked_up[mirror]
+                part = None if part is None else part.T
+            else:
+                part = weights.tile(rows, columns)
+                part = None if part is None else part.to(self.views[0])
+            self._looked_up[key] = part
+        return self._looked_up[key]
 
     def scratch(self, at: Tile, which: int) -> Tensor:
         return self._flat[which][: at.height * at.width].view(at.height, at.width)

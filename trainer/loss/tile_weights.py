@@ -94,15 +94,14 @@ class RankedMask:
         n, most = table.shape
         rows = torch.arange(n, device=table.device).repeat_interleave(most)
         self.length = length
-        self._most = most
         self._pairs = _SortedPairs(torch.stack([rows, table.flatten()]), n)
+        self._ranks = (self._pairs.order % most).to(torch.int32)
 
     def tile(self, rows: slice, columns: slice) -> Tensor | None:
         if self.length <= 0:
             return None
         places, entries = self._pairs.within(rows, columns)
-        ranks = self._pairs.order[entries] % self._most
-        places = places[ranks < self.length]
+        places = places[self._ranks[entries] < self.length]
         return _ones_but(places, torch.zeros(len(places), device=places.device), rows, columns)
 
 
@@ -146,9 +145,9 @@ def row_sums(
     for at in tiles(num_nodes, num_nodes, tile or DEFAULT_TILE):
         part = weights.tile(at.rows, at.columns)
         part = like.new_ones(at.height, at.width) if part is None else part
-        sums[at.rows] += part.sum(1)
         if at.i == at.j and not with_self:
-            sums[at.rows] -= part.diagonal()
+            part = part.clone().fill_diagonal_(0)
+        sums[at.rows] += part.sum(1)
     return sums
 
 

@@ -69,7 +69,10 @@ class TileMemory:
         key = (kind, tile.i, tile.j)
         kept = self._buffers.get(key)
         if kept is None or kept.shape != (tile.height, tile.width):
-            size = (tile.height * tile.width - (0 if kept is None else kept.numel())) * like.element_size()
+            if kept is not None:  # of an earlier batch: it must not stay behind and pass for this tile
+                self._room += kept.numel() * kept.element_size()
+                del self._buffers[key]
+            size = tile.height * tile.width * like.element_size()
             if size > self._room:
                 return None
             self._room -= size
@@ -185,6 +188,7 @@ class _PairSums(torch.autograd.Function):
             columns[0], columns[1] = columns[2], n
         ctx.save_for_backward(p, v, h, g, rows[:2], columns[:2])
         ctx.side, ctx.memory, ctx.generation, ctx.both = side, memory, memory.generation, both
+        ctx.kept_s = sweep.kept_s
         outputs = (*rows.log().unbind(), *columns.log().unbind())
         if not with_plain:
             outputs = tuple(out.fill_(math.nan) if k in (2, 5) else out for k, out in enumerate(outputs))
@@ -198,7 +202,8 @@ class _PairSums(torch.autograd.Function):
         wants_z = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         wants_s = h is not None and (ctx.needs_input_grad[2] or ctx.needs_input_grad[3])
         still_ours = ctx.memory.generation == ctx.generation
-        sweep = _Sweep(p, v, h, g, ctx.side, ctx.memory if still_ours else TileMemory(0), s_is_kept=still_ours)
+        memory, kept_s = (ctx.memory, ctx.kept_s) if still_ours else (TileMemory(0), set())
+        sweep = _Sweep(p, v, h, g, ctx.side, memory, kept_s)
 
         # dL/dz_ij = X_ij (x_row_i + x_col_j), dL/ds_ij = dL/dz_ij + E_ij (e_row_i + e_col_j)
         x_row, e_row = gradients[0] / rows[0], gradients[1] / rows[1]
@@ -248,11 +253,11 @@ class _Sweep:
 
     def __init__(
         self, p: Tensor, v: Tensor, h: Tensor | None, g: Tensor | None, side: int, memory: TileMemory,
-        s_is_kept: bool = False,
+        kept_s: set[Tile] | None = None,
     ):  # fmt: skip
         self.p, self.v, self.h, self.g = p, v, h, g
         self.memory = memory
-        self.s_is_kept = s_is_kept
+        self.kept_s = kept_s or set()  # not all for which there is room: later tiles may have given some back
         self._flat = [p.new_empty(0)] * 4
         self._size = min(side, len(p)) * min(side, len(v))
 
@@ -271,7 +276,10 @@ class _Sweep:
         out = self.memory.slot("s", at, self.h)
         if out is None:
             return _exp_product(self.h, self.g, at, self.scratch(at, 3))
-        return out if self.s_is_kept else _exp_product(self.h, self.g, at, out)
+        if at in self.kept_s:
+            return out
+        self.kept_s.add(at)
+        return _exp_product(self.h, self.g, at, out)
 
     def scratch(self, at: Tile, which: int) -> Tensor:
         """One of four buffers of a tile's size; 2 and 3 are those of exp_z and exp_s."""

@@ -90,6 +90,17 @@ def test_kept_tiles_change_nothing_to_the_bit(megabytes):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("megabytes", [1, 2, 3])
+def test_tiles_kept_by_batches_of_other_sizes_change_nothing(megabytes):
+    memory = TileMemory(megabytes)
+    for n in (700, 690, 650, 700, 600, 699, 620):  # with each size other tiles find room, some only in backward
+        memory.forget_z()
+        u, v, h, g = inputs = rows(n, dtype=torch.float32)
+        kept, alone = (nml_terms(u / 0.5, v, h, g, tile=256, memory=room) for room in (memory, None))
+        for mine, theirs in zip(*(torch.autograd.grad(terms.total(3), inputs) for terms in (kept, alone)), strict=True):
+            assert torch.equal(mine, theirs)
+
+
 @pytest.mark.parametrize("between", ["another forward", "new views"])
 def test_a_late_backward_neither_uses_nor_leaves_tiles_of_other_views(between):
     memory = TileMemory(64)
