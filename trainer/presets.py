@@ -34,8 +34,8 @@ def preset_document(preset: str, dataset: str) -> dict[str, Any]:
         raise InvalidInput(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     method, sections = PRESETS[preset]
     document = sections(dataset)
-    settings = {"name": method, **document.get("method", {})}
-    return {"preset": preset, "data": {"name": dataset}, **document, "method": settings}
+    named = {"preset": preset, "data": {"name": dataset}, "method": {"name": method}}
+    return merged(document, named)
 
 
 def preset_spec(preset: str, dataset: str) -> TrainSpec:

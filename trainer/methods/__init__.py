@@ -5,12 +5,16 @@ Free of torch: the API validates specs with these classes.
 
 from __future__ import annotations
 
+from trainer.methods.grape import Grape
+from trainer.methods.homogcl import HomoGcl
 from trainer.methods.interface import Method
 from trainer.methods.nml import NegativeMetricLearning
 from trainer.methods.references import Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
+    HomoGcl,
+    Grape,
     Features, Sgc, Untrained,
 )  # fmt: skip
 
