@@ -77,7 +77,8 @@ class Grape(Method):
 
     title: ClassVar[str] = "GRAPE"
     paper: ClassVar[str] = (
-        "Towards Expansive and Adaptive Hard Negative Mining: Graph Contrastive Learning via Subspace Preserving, WWW 2024"
+        "Towards Expansive and Adaptive Hard Negative Mining: Graph Contrastive Learning via Subspace Preserving, "
+        "WWW 2024"
     )
     summary: ClassVar[str] = "spares nodes of the same subspace, found by sparse self-expression within k hops"
     scopes: ClassVar[tuple[Scope, ...]] = ("whole",)
