@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -104,13 +105,13 @@ def test_similarities_are_renewed_every_interval_and_not_in_between(graph):
     for epoch in range(1, 8):
         learner.step(only_step(learner, epoch))
         seen.append(learner.parts["expression"].similarity().to_dense())
-    renewed = [not torch.equal(before, after) for before, after in zip(seen, seen[1:], strict=False)]
+    renewed = [not torch.equal(before, after) for before, after in itertools.pairwise(seen)]
     assert renewed == [False, False, True, False, False, True]
 
 
 @pytest.mark.parametrize("stop", [2, 3])
 def test_stopped_and_resumed_is_the_same_to_the_bit(tmp_path, graph, stop):
-    """Just before pairs are renewed, and between two renewals; the checkpoint has another number of them than a start."""
+    """Just before pairs are renewed, and between two renewals; a checkpoint has another number of them than a start."""
 
     def train(learner, epochs):
         return [learner.step(step) for epoch in epochs for step in learner.steps_of(epoch)]

@@ -89,12 +89,9 @@ def test_what_the_cap_leaves_out_is_measured(graph, z):
         errors.append(float((model.similarity().to_dense() - s).norm() / s.norm()))
         capped.append(int(model.capped))
         assert model.pairs.div(50, rounding_mode="floor").bincount().max() <= most
-    print(f"cap 1, 2, 4, 8, 50: relative error of S {errors}, nodes that lost pairs {capped}")
     assert capped == sorted(capped, reverse=True)
     assert capped[-1] == 0
-    assert errors[0] > 0.1
-    assert errors[-1] < 1e-10
-    assert errors[3] < errors[0]
+    assert errors == pytest.approx([0.859, 0.512, 0.454, 0.248, 0], abs=0.01)
 
 
 @pytest.mark.parametrize("theta", [0.5, 1.0, 3.0])
