@@ -40,8 +40,8 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
-    "cora": Published(5, 5, most=2_048),
-    "citeseer": Published(3, 2, temperature=1.0, epochs=21, most=2_048),
+    "cora": Published(5, 5, most=4_096),
+    "citeseer": Published(3, 2, temperature=1.0, epochs=21, most=4_096),
     "pubmed": Published(4, 10, temperature=1.0),
     "photo": Published(2, 5, share=0.1),
     "computers": Published(2, 10),
