@@ -29,6 +29,10 @@ class Pair(ABC):
         """Embeddings of the same nodes with all edges and features, [n, d]."""
         raise NotImplementedError("only where the nodes of a step are encoded together")
 
+    def neighbours(self) -> tuple[Tensor, Tensor]:
+        """Which edges each view kept: CSR of ones, [N, N]; row i lists those that send to i, without i itself."""
+        raise NotImplementedError("only where the whole graph is one step")
+
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradient to the encoder's parameters."""
         loss.backward()

@@ -15,7 +15,7 @@ from trainer.encoding.pair import Encoding, Pair
 from trainer.nn.adaptive_drop import drop_rates
 from trainer.nn.encoder import Encoder, Features
 from trainer.nn.sparse import SparseOperator
-from trainer.nn.views import Propagation, View, draw_augmentations
+from trainer.nn.views import Propagation, View, draw_augmentations, kept_edges
 
 
 class WholeGraph(Encoding):
@@ -78,3 +78,7 @@ class WholePair(Pair):
     def clean(self, encoder: nn.Module | None = None) -> Tensor:
         embeddings: Tensor = (encoder or self._whole.encoder)(self._whole.x, self._whole.clean, self.noise)
         return embeddings
+
+    def neighbours(self) -> tuple[Tensor, Tensor]:
+        first, second = (kept_edges(view) for view in self.views)
+        return first, second

@@ -8,6 +8,8 @@ from __future__ import annotations
 from trainer.methods.bgrl import Bgrl
 from trainer.methods.grace import Grace
 from trainer.methods.grace_plus import GracePlus
+from trainer.methods.grape import Grape
+from trainer.methods.homogcl import HomoGcl
 from trainer.methods.interface import Method
 from trainer.methods.localgcl import LocalGcl
 from trainer.methods.mvgrl import Mvgrl
@@ -18,7 +20,7 @@ from trainer.methods.references import FastRp, Features, Sgc, Untrained
 
 METHODS: tuple[type[Method], ...] = (
     NegativeMetricLearning,
-    Bgrl, Grace, GracePlus, LocalGcl, Mvgrl, Phases, ProGcl,
+    Bgrl, Grace, GracePlus, Grape, HomoGcl, LocalGcl, Mvgrl, Phases, ProGcl,
     Features, Sgc, Untrained, FastRp,
 )  # fmt: skip
 

@@ -129,3 +129,14 @@ class Propagation:
             csr(pointer(target, n), source, value, (n, n)),
             lambda: csr(pointer(source[order], n), target[order], value[order], (n, n)),
         )
+
+
+def kept_edges(view: View) -> Tensor:
+    """The edges of a whole graph's view as a CSR of ones, without self loops.  -> [N, N]"""
+    operator = view.adjacency(0)
+    assert isinstance(operator, SparseOperator)
+    target, source = row_of_entry(operator.matrix.crow_indices()), operator.matrix.col_indices()
+    kept = target != source
+    n = len(operator.matrix)
+    values = operator.matrix.values().new_ones(int(kept.sum()))
+    return csr(pointer(target[kept], n), source[kept], values, (n, n))
