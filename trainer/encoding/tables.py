@@ -13,7 +13,7 @@ from trainer.encoding.pair import Encoding
 
 @torch.no_grad()
 def encode_all(
-    encoding: Encoding, team: Team, num_nodes: int, epoch: int, project: Callable[[Tensor], Tensor] = lambda rows: rows
+    encoding: Encoding, team: Team, num_nodes: int, epoch: int, project: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Both views of an epoch, in node order: two of [N, d], equal on all workers.
 
@@ -21,7 +21,7 @@ def encode_all(
     """
     tables: list[Tensor] = []
     for pair in encoding.pairs(epoch):
-        found = [project(part) for part in pair.encode()]
+        found = [part if project is None else project(part) for part in pair.encode()]
         if not tables:
             tables = [part.new_zeros(num_nodes, part.shape[1]) for part in found]
         nodes = team.gather(pair.nodes)

@@ -11,16 +11,17 @@ All randomness comes from trainer.data.seeds, so that state is weights and table
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
 from trainer.distributed.team import Team
 from trainer.encoding import build_encoding
+from trainer.encoding.tables import encode_all
 from trainer.errors import NonFinite
 from trainer.learning.optimiser import build_optimiser, rate_at
 from trainer.learning.patience import Patience
@@ -57,6 +58,10 @@ class Learner(nn.Module):
     def generator(self, purpose: str, *place: int) -> torch.Generator:
         """A random stream of the run, named by what it is for and where in the run it is drawn from."""
         return generator(self.spec.run.seed, purpose, *place)
+
+    def encode_all(self, epoch: int, project: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Every node in both views of an epoch, outside of autograd (trainer.encoding.tables)."""
+        return encode_all(self.encoding, self.team, self.graph.num_nodes, epoch, project)
 
     def steps_of(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """The epoch's steps, from step `start` on, with their embeddings."""

@@ -104,6 +104,8 @@ class Learner(Protocol):
 
     def generator(self, purpose: str, *place: int) -> torch.Generator: ...
 
+    def encode_all(self, epoch: int, project: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]: ...
+
 
 class Method(Spec):
     """One way of learning node embeddings."""

@@ -96,7 +96,6 @@ class Phases(ProjectedContrast):
         learner.parts["similar"] = SimilarNodes(table, keep=not found)
 
     def before_epoch(self, learner: Learner, epoch: int) -> None:
-        from trainer.encoding.tables import encode_all
         from trainer.loss.similar_nodes import most_similar
 
         epochs, n = learner.spec.optimiser.epochs, learner.graph.num_nodes
@@ -104,7 +103,7 @@ class Phases(ProjectedContrast):
             return
         is_first = not self.length(epoch - 1, epochs, n)
         if is_first or epoch % self.refresh_every == 0:
-            u, v = encode_all(learner.encoding, learner.team, n, epoch)
+            u, v = learner.encode_all(epoch)
             _similar(learner).refresh(most_similar(u + v, self.most(n)))
 
     def weights(self, learner: Learner, step: Step) -> PairWeights | None:

@@ -102,13 +102,11 @@ class ProGcl(ProjectedContrast):
         import torch
         from torch.nn.functional import normalize
 
-        from trainer.encoding.tables import encode_all
-
         since = epoch - self.start(learner.spec.optimiser.epochs)
         if since and (since < 0 or self.refit_every is None or since % self.refit_every):
             return
         n, projector = learner.graph.num_nodes, learner.parts["projector"]
-        u, v = encode_all(learner.encoding, learner.team, n, epoch, lambda rows: normalize(projector(rows)))
+        u, v = learner.encode_all(epoch, lambda rows: normalize(projector(rows)))
         columns = torch.randperm(n, generator=learner.generator("mixture", epoch))[: self.fit_columns]
         _negatives(learner).fit(
             u, v, columns, false_share=self.false_share, steps=self.fit_steps, tile=learner.spec.sampling.tile

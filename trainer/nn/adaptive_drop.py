@@ -4,8 +4,8 @@ With a centrality ψ of nodes, scores q of edges are log ψ(target), of feature 
 
     w = (max q − q) / (max q − mean q),   drop probability = min(p w, 0.7)        (the mean of w is 1)
 
-Columns of features that are hardly ever zero are weighed by |x_if| instead of the indicator. Memory: a number for each
-node and column; PageRank and eigenvector centrality hold one for each edge while they are computed.
+Where more than half of all entries are not zero, columns are weighed by |x_if| instead of the indicator. Memory: a
+number for each node and column; PageRank and eigenvector centrality hold one for each edge while they are computed.
 """
 
 from __future__ import annotations
