@@ -25,7 +25,7 @@ from trainer.data.features import csr
 from trainer.data.seeds import BITS, hashed
 from trainer.data.seeds import key as seed_key
 from trainer.nn.pairs import pair_dots, with_values
-from trainer.nn.sparse import pointer
+from trainer.nn.sparse import pointer, row_of_entry
 
 BLOCK = 1_024  # nodes whose neighbourhoods are looked at together: bytes × 13 × N
 
@@ -134,15 +134,18 @@ def fit(
 ) -> Tensor:  # fmt: skip
     """Adam steps on C at the places of a CSR pattern, from its values; the gradient is written out.  -> [nnz]"""
     values = nn.Parameter(pattern.values().clone())
-    columns, n = pattern.col_indices(), len(z)
+    rows, columns, n = row_of_entry(pattern.crow_indices()), pattern.col_indices(), len(z)
     optimiser = torch.optim.Adam([values], lr=lr)
     for _ in range(steps):
         c = values.detach()
-        residual = z - with_values(pattern, c.relu()) @ z
-        pull = pair_dots(residual, z, pattern) / (features * residual.norm().clamp_min(1e-12))
+        at = c > 0  # the others take no part in relu(C), nor has the data a gradient there
+        positive = csr(pointer(rows[at], n), columns[at], c[at], (n, n))
+        residual = z - positive @ z
+        pull = pair_dots(residual, z, positive) / (features * residual.norm().clamp_min(1e-12))
         norms = c.new_zeros(n).index_add_(0, columns, c.square()).sqrt_().clamp_min_(1e-12)
         penalty = share * c.sign() + (1 - share) / 2 * c / norms[columns]
-        values.grad = strength * penalty - pull * (c > 0)
+        values.grad = strength * penalty
+        values.grad[at] -= pull
         optimiser.step()
     return values.detach()
 
