@@ -330,4 +330,5 @@ def test_graph_of_the_readme_can_be_trained_on(tmp_path: Path, monkeypatch: pyte
 def test_every_result_names_the_command_that_prints_it():
     sections = re.split(r"^## ", (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert len(sections) >= 5
-    assert [each.splitlines()[0] for each in sections if not re.search(r"\bmake \w|python (-m )?tests", each)] == []
+    told = re.compile(r"\bmake \w|python (-m )?tests|\bnml paper")
+    assert [each.splitlines()[0] for each in sections if not told.search(each)] == []
