@@ -107,6 +107,8 @@ class TrainSpec(Spec):
                 f"{method.name} cannot be trained with {what}; it knows: {', '.join(method.scopes)}. "
                 "Leave sampling.negatives and sampling.batch_size out, or choose another method"
             )
+        if self.run.workers > 1 and not method.teams:
+            raise ValueError(f"{method.name} trains in one process; set run.workers to 1")
         if self.encoder.norm == "batch" and (asked == "cached" or self.run.workers > 1):
             raise ValueError(
                 "encoder.norm=batch needs all rows of a step in one pass, so neither cached gradients nor several "
@@ -121,8 +123,6 @@ class TrainSpec(Spec):
             raise ValueError(
                 "encoder.powers needs the whole graph: leave sampling.negatives and sampling.batch_size out"
             )
-        if self.run.workers > 1 and not method.teams:
-            raise ValueError(f"{method.name} trains in one process; set run.workers to 1")
         method.check(self)
         return self
 

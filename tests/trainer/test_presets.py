@@ -102,7 +102,7 @@ def test_a_preset_document_names_its_method_and_data_set():
 def test_sections_of_earlier_releases_are_refused_with_the_word_where_to_put_them(section, word):
     (name,) = section
     for document in (section, complete(section)):
-        with pytest.raises(InvalidInput, match=rf"{name} is no section any more: .*`method`.*{word}"):
+        with pytest.raises(InvalidInput, match=rf"{name}: there is no such section any more; .*`method`.*{word}"):
             parse_spec(document)
 
 

@@ -22,13 +22,8 @@ from trainer.loss.tile_weights import ComputedWeights
 from trainer.nn.sparse import PersonalisedPageRank, SparseOperator
 from trainer.nn.views import Propagation
 
+_TELEPORT = 0.1  # as published, with 20 steps
 _LARGEST = 32_768.0  # that half precision holds, with room; multiplied so, small S are not subnormal
-
-
-class Ppr(PersonalisedPageRank):
-    """APPNP's propagation as published for GRACE+."""
-
-    teleport, steps = 0.1, 20
 
 
 class SoftWeights(NamedTuple):
@@ -48,8 +43,10 @@ class NodeSimilarity(nn.Module):
         n = graph.num_nodes
         adjacency = Propagation(graph.indptr, graph.indices, graph.weight).over(None)
         # Row i of Q is column i of its transpose, which is PPR over the reversed edges.
-        ppr, cosines = Ppr(SparseOperator(adjacency.transpose)), Cosines(graph.x)
-        mean_q = float((Ppr(adjacency) @ torch.ones(n, 1)).double().sum()) / n**2
+        ppr = PersonalisedPageRank(SparseOperator(adjacency.transpose), teleport=_TELEPORT)
+        cosines = Cosines(graph.x)
+        reached = PersonalisedPageRank(adjacency, teleport=_TELEPORT) @ torch.ones(n, 1)
+        mean_q = float(reached.double().sum()) / n**2
         mean_c = cosines.mean()
         ratio = beta * mean_q / mean_c if mean_c > 1e-12 else 0.0
         self.unit = _LARGEST / (1 - beta + ratio)  # |Q| and |C| are at most 1

@@ -93,7 +93,9 @@ def _sum_of_powers(rows: Tensor, adjacency: Operator, weights: Sequence[float]) 
 
 def diffused(view: View) -> View:
     """The same nodes and features, joined by personalised PageRank instead of by edges; for a view of a whole graph."""
-    return View((PersonalisedPageRank(view.adjacency(0)),), view.columns)
+    adjacency = view.adjacency(0)
+    assert isinstance(adjacency, SparseOperator)
+    return View((PersonalisedPageRank(adjacency),), view.columns)
 
 
 class Finish(nn.Module):

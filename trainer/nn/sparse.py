@@ -66,10 +66,8 @@ class PersonalisedPageRank:
     what is smooth over the graph.
     """
 
-    teleport, steps = 0.2, 20
-
-    def __init__(self, adjacency: Operator):
-        self.adjacency = adjacency
+    def __init__(self, adjacency: SparseOperator, *, teleport: float = 0.2, steps: int = 20):
+        self.adjacency, self.teleport, self.steps = adjacency, teleport, steps
 
     @property
     def shape(self) -> torch.Size:
@@ -81,16 +79,14 @@ class PersonalisedPageRank:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, n] @ [n, d] -> [n, d], differentiable in the dense factor."""
-        assert isinstance(self.adjacency, SparseOperator)
-        product: Tensor = _Diffuse.apply(self.adjacency, dense)
+        product: Tensor = _Diffuse.apply(self, dense)
         return product
 
-    @classmethod
-    def iterate(cls, matrix: Tensor, dense: Tensor) -> Tensor:
+    def iterate(self, matrix: Tensor, dense: Tensor) -> Tensor:
         """The K steps over a CSR matrix, outside of autograd."""
-        start, product = cls.teleport * dense, dense
-        for _ in range(cls.steps):
-            product = (matrix @ product).mul_(1 - cls.teleport).add_(start)
+        start, product = self.teleport * dense, dense
+        for _ in range(self.steps):
+            product = (matrix @ product).mul_(1 - self.teleport).add_(start)
         return product
 
 
@@ -132,14 +128,14 @@ class _Diffuse(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, adjacency: SparseOperator, dense: Tensor) -> Tensor:
-        ctx.adjacency = adjacency
-        return PersonalisedPageRank.iterate(adjacency.matrix, dense)
+    def forward(ctx: Any, diffusion: PersonalisedPageRank, dense: Tensor) -> Tensor:
+        ctx.diffusion = diffusion
+        return diffusion.iterate(diffusion.adjacency.matrix, dense)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, PersonalisedPageRank.iterate(ctx.adjacency.transpose, gradient.contiguous())
+        return None, ctx.diffusion.iterate(ctx.diffusion.adjacency.transpose, gradient.contiguous())
 
 
 def transpose_order(indices: Tensor) -> Tensor:

@@ -134,8 +134,12 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _check_weights(method: Stateful, tensors: Mapping[str, Tensor]) -> None:
-    ours = {f"model.{name}": value.shape for name, value in method.state_dict().items()}
-    if ours != {name: value.shape for name, value in tensors.items() if name.startswith("model.")}:
+    """Tables that a method keeps may grow and shrink with training; weights may not."""
+    names = {f"model.{name}" for name in method.state_dict()}
+    weights = {f"model.{name}": value.shape for name, value in method.named_parameters()}
+    if names != {name for name in tensors if name.startswith("model.")} or any(
+        tensors[name].shape != shape for name, shape in weights.items()
+    ):
         raise ValueError("its weights are not those of this model")
 
 

@@ -111,7 +111,7 @@ def test_sampled_neighbours_stand_for_all_on_average():
     sampled = build(graph, *common, "sampling.negatives=batch", "sampling.batch_size=60", "sampling.num_neighbors=[4]")
     encoding = sampled.encoding
     total, rounds = torch.zeros_like(exact), 400
-    views = EpochViews(encoding.spec, graph, 1, encoding.device, encoding.dtype, redraw_columns=False)
+    views = EpochViews(encoding.spec, graph, 1, encoding.device, encoding.dtype, rates=None, redraw_columns=False)
     for seed in range(rounds):
         batches = Batches(graph, batch_size=60, num_neighbors=[4], seed=seed)
         (batch,) = batches.epoch(1, shuffle=False)
