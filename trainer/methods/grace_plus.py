@@ -81,8 +81,7 @@ class GracePlus(ProjectedContrast):
 
     def published(self, dataset: str, num_nodes: int) -> Document:
         values = PUBLISHED.get(dataset)
-        own = {} if values is None else {f"method.{key}": value for key, value in values._asdict().items()}
-        own.pop("method.adaptive", None)
+        own = {} if values is None else {"method.feature_weight": values.feature_weight}
         return super().published(dataset, num_nodes) | own
 
     def state_bytes(self, size: StepSize) -> float:
