@@ -53,7 +53,7 @@ def test_a_few_at_a_time_some_wait_and_the_rest_is_sent_away() -> None:
 def test_disk_that_is_full_is_told_as_such(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"/v1/embeddings/{put_version(live.store, live.settings, 5, 4).info.version}/download"
 
-    def full(table: Any) -> Any:
+    def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:

@@ -159,10 +159,10 @@ def test_those_who_wait_for_parquet_keep_nobody_else_waiting(live: Live, monkeyp
     path = f"/v1/embeddings/{version}"
     begun, go_on, genuine, statuses = threading.Event(), threading.Event(), downloads.parquet_file, []
 
-    def slowly(table: Any) -> Any:
+    def slowly(*arguments: Any) -> Any:
         begun.set()
         assert go_on.wait(60)
-        return genuine(table)
+        return genuine(*arguments)
 
     monkeypatch.setattr(downloads, "parquet_file", slowly)
 
