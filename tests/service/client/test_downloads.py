@@ -101,11 +101,11 @@ def test_a_connection_that_falls_silent_is_given_up_and_the_rest_comes_by_anothe
 def test_a_file_that_is_still_being_written_is_waited_for(made: Published, live: Live, tmp_path: Path, monkeypatch):
     begun: list[float] = []
 
-    def slow(table):
+    def slow(*arguments):
         begun.append(time.monotonic())
         time.sleep(3 if len(begun) == 1 else 0)
         monkeypatch.setattr(_downloads, "BODY_SECONDS", 120.0)  # of the answer itself, which has yet to come
-        return parquet_file(table)
+        return parquet_file(*arguments)
 
     parquet_file = downloads.parquet_file
     monkeypatch.setattr(downloads, "parquet_file", slow)

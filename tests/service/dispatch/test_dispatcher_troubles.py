@@ -254,7 +254,7 @@ def test_a_sweep_that_fails_hinders_no_other_and_is_tried_again_soon(
     broken = [failing]
 
     def stand_in(name):
-        def sweep(*_):
+        def sweep(*_, **__):
             swept.append(name)
             if name in broken:
                 raise error
