@@ -194,8 +194,8 @@ def valid_requests() -> Iterator[Hostile]:
         yield Hostile(f"download {form}", "GET", f"{version}/download?format={form}", {})
     for what in ("log?tail=1000000", "log?tail=10000", "metrics", "metrics?limit=100000", "events", "events?after=0"):
         yield Hostile(f"of a long run: {what}", "GET", f"/v1/jobs/running/{what}", {})
-    starts = [{"objective.temperature": 0.3 + at / 10_000} for at in range(1_000)]
-    grid = {f"objective.reg.x{at}": {"kind": "grid", "values": list(range(1_000))} for at in range(50)}
+    starts = [{"method.temperature": 0.3 + at / 10_000} for at in range(1_000)]
+    grid = {f"method.reg.x{at}": {"kind": "grid", "values": list(range(1_000))} for at in range(50)}
     sweeps = {"starts": SWEEP | {"starts": starts}, "grid": SWEEP | {"space": grid, "algorithm": "grid"}}
     for name, body in sweeps.items():
         yield Hostile(f"sweep {name}", "POST", "/v1/sweeps", JSON, json.dumps(body).encode())

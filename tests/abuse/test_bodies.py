@@ -36,11 +36,11 @@ WRONG: dict[str, tuple[str, Any]] = {
     "dimension": ("sweeps", {"base": SMALL, "space": {"objective.alpha": unknown()}}),
     "values": (
         "sweeps",
-        {"base": SMALL, "space": {"objective.temperature": {"kind": "choice", "values": ["x"] * 9_999}}},
+        {"base": SMALL, "space": {"method.temperature": {"kind": "choice", "values": ["x"] * 9_999}}},
     ),
     "objects": (
         "sweeps",
-        {"base": SMALL, "space": {"objective.temperature": {"kind": "choice", "values": [DEEP] * 9_999}}},
+        {"base": SMALL, "space": {"method.temperature": {"kind": "choice", "values": [DEEP] * 9_999}}},
     ),
     "starts": ("sweeps", {"base": SMALL, "starts": [{"no.such": 1}] * 9_999}),
     "start": ("sweeps", {"base": SMALL, "starts": [unknown()]}),

@@ -16,7 +16,7 @@ from tests.faults.services import Service, wait_for
 from tests.service.datasets.forms import EDGES, NODES
 
 TINY = {
-    "encoder": {"hidden": 8, "dim": 4}, "metric": {"hidden": 8}, "optimiser": {"epochs": 1},
+    "encoder": {"hidden": 8, "dim": 4}, "method": {"metric": {"hidden": 8}}, "optimiser": {"epochs": 1},
     "evaluation": {"figures": False},
 }  # fmt: skip
 
