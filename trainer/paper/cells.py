@@ -28,6 +28,9 @@ from trainer.process.version import version
 from trainer.run.directory import read_events
 
 CURVES = ("i_nml", "i_nce", "weight_fn", "weight_tn", "loss")
+MAPPED = ("grace", "nml-official")  # rows of which the paper shows a map, on MAPPED_SET
+MAPPED_SET = "computers"
+_MAP_NODES = 3_000
 _BINS = 4  # digits that histograms and curves keep
 
 
@@ -133,13 +136,31 @@ def _figures(cell: Cell, run: Path, name: str) -> dict[str, Any]:
         for protocol in ("bgrl20", "pygcl_swap"):
             accuracy[protocol] = _probe(evaluate_run(run, protocol=protocol))
     clustering, pairs = quality["clustering"], quality["pairs"]
+    mapped = cell.dataset == MAPPED_SET and cell.row.name in MAPPED and cell.seed == 0
     return {
         "spec_hash": name, "version": version(), "seed": cell.seed, "split": quality["probe"]["split"],
         "accuracy": accuracy, "fmi": _percent(clustering["fmi"]["mean"]), "ari": _percent(clustering["ari"]["mean"]),
         "nmi": _percent(clustering["nmi"]["mean"]), "ratio": round(pairs["distance_ratio"], 2),
         "epochs": metrics["epoch"], "train_seconds": round(metrics["train_seconds"], 1),
         "peak_mb": round(metrics["peak_rss_mb"]), "histogram": _rounded(pairs["histogram"]), "curves": _curves(run),
+        **({"map": draw_map(run / "embeddings")} if mapped else {}),
     }  # fmt: skip
+
+
+def draw_map(embeddings: Path) -> dict[str, Any]:
+    """t-SNE of a seeded sample of nodes, with their labels."""
+    import numpy as np
+    from sklearn.manifold import TSNE
+
+    from trainer.export.embeddings import LABELS_FILE, read_embeddings
+
+    vectors, _ = read_embeddings(embeddings)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(vectors))[:_MAP_NODES])
+    rows = vectors[chosen]
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    points = TSNE(init="pca", random_state=0, perplexity=min(30, (len(unit) - 1) / 3)).fit_transform(unit)
+    labels = np.load(embeddings / LABELS_FILE, allow_pickle=False)[chosen]
+    return {"xy": np.round(points, 1).tolist(), "label": labels.tolist()}
 
 
 def _probe(quality: dict[str, Any]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.config import spec_hash
 from trainer.errors import InvalidInput
-from trainer.paper.cells import Cell, cells_of, compute
+from trainer.paper.cells import Cell, cells_of, compute, draw_map
 from trainer.paper.rows import ROWS, Row, choose_rows
 
 QUICK = {"evaluation.cluster_seeds": 1, "evaluation.probe_epochs": 50}
@@ -60,6 +60,18 @@ def test_a_run_that_cannot_be_trained_is_written_with_its_reason(tmp_path: Path)
     assert finish(cell, tmp_path)
     found = json.loads(cell.file(tmp_path / "cells").read_text())
     assert "nowhere" in found["failed"]
+
+
+def test_a_map_has_a_place_for_each_node_of_its_sample(tmp_path: Path):
+    import trainer
+    from trainer.presets import preset_document
+
+    document = preset_document("features", "synthetic") | {"run": {"track": False}, "evaluation": {"figures": False}}
+    document["data"] |= {"synthetic": {"nodes": 60, "classes": 3}}
+    trainer.fit(trainer.parse_spec(document), tmp_path / "run")
+    found = draw_map(tmp_path / "run" / "embeddings")
+    assert len(found["xy"]) == len(found["label"]) == 60
+    assert found == draw_map(tmp_path / "run" / "embeddings")
 
 
 def test_cells_go_seed_by_seed_and_only_where_a_row_has_settings():

@@ -64,8 +64,10 @@ def test_the_page_is_written_from_fresh_cells_only(tmp_path: Path):
 
 
 def test_figures_show_the_published_method(tmp_path: Path):
-    drawn = figures.draw(CELLS, ["cora", "photo"], tmp_path)
-    assert [path.name for path in drawn] == ["weights.png", "estimates.png", "similarities.png"]
+    cells = CELLS | {("cora", "features"): [a_cell(0, 56.0)]}
+    cells |= {("photo", "grace"): [a_cell(0, 92.0) | {"map": {"xy": [[0.0, 1.5], [2.0, -1.0]], "label": [0, 1]}}]}
+    drawn = figures.draw(cells, ["cora", "photo"], tmp_path)
+    assert [path.name for path in drawn] == ["weights.png", "estimates.png", "similarities.png", "maps.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     assert figures.draw({}, ["cora"], tmp_path) == []
 
