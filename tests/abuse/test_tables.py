@@ -13,7 +13,9 @@ import pytest
 from service.datasets.checks import check_parts
 from service.datasets.identity import StoredPart
 from service.dispatch.shim import data_limit
+from service.store.records import Job
 from tests.abuse.attackers import attacked, client
+from tests.faults.services import wait_for
 from tests.service.api.server import Live
 from trainer.data.sources import table_file
 from trainer.data.sources.table_file import HEADER_CHARACTERS, MAX_COLUMNS, TableFile
@@ -85,8 +87,15 @@ def test_the_upload_says_why_and_is_not_tried_again(live: Live, nodes: str, edge
     files = {"nodes": ("n.csv", nodes), "edges": ("e.csv", edges)}
     answer = caller.post("/v1/datasets", data={"name": "wide"}, files=files)
     assert (answer.status_code, why in answer.json()["detail"]) == (422, True), answer.text[:500]
-    job = live.store.jobs.list(kind="import")[0][0]
+    wait_for(
+        lambda: newest_import(live).state != "running", 60
+    )  # the answer may come a moment before its end is stored
+    job = newest_import(live)
     assert (job.state, job.failure_kind, job.attempt) == ("failed", "invalid", 1)
+
+
+def newest_import(live: Live) -> Job:
+    return live.store.jobs.list(kind="import")[0][0]
 
 
 @pytest.mark.parametrize(
