@@ -92,6 +92,7 @@ def apply(diff: str, text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 def test_the_method_of_the_page_trains_exports_and_resumes(tmp_path, repo_root, page):
     copied = tmp_path / "package"
     shutil.copytree(repo_root / "trainer", copied / "trainer", ignore=shutil.ignore_patterns("__pycache__"))

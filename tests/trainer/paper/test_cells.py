@@ -46,6 +46,7 @@ def test_a_cell_is_stale_when_its_settings_change(finished: Path):
     assert Cell("digits", FEATURES, 1).read(finished / "cells") is None
 
 
+@pytest.mark.slow
 def test_a_deadline_leaves_the_run_to_go_on_with(tmp_path: Path):
     cell = Cell("digits", FEATURES, 0)
     assert not finish(cell, tmp_path, deadline=time.monotonic())
@@ -54,6 +55,7 @@ def test_a_deadline_leaves_the_run_to_go_on_with(tmp_path: Path):
     assert cell.read(tmp_path / "cells") is not None
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_trained_is_written_with_its_reason(tmp_path: Path):
     row = dataclasses.replace(FEATURES, changes={"data.name": "imported", "data.imported": "nowhere"})
     cell = Cell("digits", row, 0)
