@@ -164,7 +164,9 @@ def labelled(served: ServedVersion, body: Classify) -> Labelled:
         at = next(at for at, label in enumerate(body.labels) if label in unusable)
         raise invalid(f"labels.{at}", f"should have at most {LONGEST_LABEL} characters, or be a 64-bit whole number")
     if not 2 <= len(distinct) <= MOST_CLASSES:
-        raise invalid("labels", f"are of {len(distinct):,} classes; there should be 2 to {MOST_CLASSES:,}")
+        raise invalid(
+            "labels", f"should be of at least two classes and at most {MOST_CLASSES:,}, not {len(distinct):,}"
+        )
     classes = sorted(distinct)
     numbers = {label: number for number, label in enumerate(classes)}
     rows = _known(served, body.ids, "ids")
