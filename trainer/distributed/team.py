@@ -42,6 +42,17 @@ class Team:
         """
         return x if self.size == 1 else _Gather.apply(x, self)
 
+    def own_rows(self, count: int) -> slice:
+        """Where this worker's `count` rows stand among those that `gather` gives."""
+        counts = self.counts(count)
+        return slice(sum(counts[: self.rank]), sum(counts[: self.rank + 1]))
+
+    def counts(self, count: int) -> list[int]:
+        """Every worker's `count`, by rank."""
+        each = torch.zeros(self.size, dtype=torch.int64)
+        each[self.rank] = count
+        return [int(found) for found in self.total(each)]
+
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace each `.grad` by its sum over workers; no gradient counts as 0, and none anywhere stays none."""
         held = list(parameters)
@@ -92,9 +103,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, team: Team) -> Tensor:
         device = _meeting_device()
-        rows = torch.zeros(team.size, dtype=torch.int64)
-        rows[team.rank] = len(x)
-        counts = [int(count) for count in team.total(rows)]
+        counts = team.counts(len(x))
         ctx.own = slice(sum(counts[: team.rank]), sum(counts[: team.rank + 1]))
         padded = torch.zeros(max(counts), *x.shape[1:], dtype=x.dtype, device=device)  # messages have one size
         padded[: len(x)] = x

@@ -47,7 +47,7 @@ class _CachedPair(Pair):
 
     def encode(self, encoder: nn.Module | None = None) -> tuple[Tensor, Tensor]:
         if encoder is not None:
-            raise NotImplementedError("cached gradients are those of the run's own encoder")
+            raise NotImplementedError("only the run's own encoder: leave `cached` out of the method's `scopes`")
         self._round += 1
         nodes, first, second = [], [], []
         with torch.no_grad():

@@ -27,11 +27,11 @@ class Pair(ABC):
 
     def clean(self, encoder: nn.Module | None = None) -> Tensor:
         """Embeddings of the same nodes with all edges and features, [n, d]."""
-        raise NotImplementedError("only where the nodes of a step are encoded together")
+        raise NotImplementedError("only on the whole graph: leave other scopes out of the method's `scopes`")
 
     def neighbours(self) -> tuple[Tensor, Tensor]:
         """Which edges each view kept: CSR of ones, [N, N]; row i lists those that send to i, without i itself."""
-        raise NotImplementedError("only where the whole graph is one step")
+        raise NotImplementedError("only on the whole graph: leave other scopes out of the method's `scopes`")
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradient to the encoder's parameters."""

@@ -13,8 +13,7 @@ from trainer.data.graph import Graph
 from trainer.data.seeds import generator
 from trainer.encoding.pair import Encoding, Pair
 from trainer.nn.adaptive_drop import drop_rates
-from trainer.nn.encoder import Encoder, Features
-from trainer.nn.sparse import SparseOperator
+from trainer.nn.encoder import Encoder, features_of
 from trainer.nn.views import Propagation, View, draw_augmentations, kept_edges
 
 
@@ -25,10 +24,8 @@ class WholeGraph(Encoding):
 
     def __init__(self, spec: TrainSpec, graph: Graph, encoder: Encoder, device: torch.device, dtype: torch.dtype):
         self.spec, self.encoder, self.device = spec, encoder, device
-        x = graph.x.to(device=device, dtype=dtype)
-        self.x: Features = SparseOperator(x) if x.layout == torch.sparse_csr else x
-        weight = None if graph.weight is None else graph.weight.to(device)
-        self.propagation = Propagation(graph.indptr.to(device), graph.indices.to(device), weight, dtype)
+        self.x = features_of(graph, device, dtype)
+        self.propagation = Propagation.of(graph, device, dtype)
         self.nodes = torch.arange(graph.num_nodes)
         self._num_features, self._rates = graph.num_features, drop_rates(spec.augment, graph)
 

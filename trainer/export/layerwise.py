@@ -28,8 +28,8 @@ from trainer.data.graph import Graph
 from trainer.errors import InvalidInput, NonFinite
 from trainer.export.scratch import Scratch, Table, create_table, discard_scratch, open_table, write_rows
 from trainer.export.sums import ENTRY_BYTES, Source, aggregate, closures, inverse_root_degrees, sparse_times
-from trainer.nn.encoder import Encoder
-from trainer.nn.sparse import SparseOperator, rows_of
+from trainer.nn.encoder import Encoder, features_of
+from trainer.nn.sparse import rows_of
 from trainer.nn.views import Propagation
 
 Progress = Callable[[int, int], None]  # rows done and rows in all, summed over sweeps
@@ -67,15 +67,15 @@ def embed_layerwise(
     """
     if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= graph.num_nodes):
         raise InvalidInput(f"{rows} are not nodes of {graph.name}. Give range(a, b), 0 <= a < b <= {graph.num_nodes}.")
-    layers = layers_of(encoder, graph)
     key = {
-        "model": model_digest, "graph": graph_digest or graph.fingerprint(), "dtype": str(layers.like.dtype),
+        "model": model_digest, "graph": graph_digest or graph.fingerprint(), "dtype": str(_like(encoder).dtype),
         "rows": None if rows is None else [rows.start, rows.stop], "buffer_mb": buffer_mb,
     }  # fmt: skip
     scratch = Scratch(target, key)
     if not scratch.published:
         try:
             with torch.no_grad():
+                layers = layers_of(encoder, graph)
                 _sweep_all(layers, graph, scratch, rows, buffer_mb << 20, progress or (lambda done, total: None))
         except NonFinite:
             discard_scratch(target)  # going on would only meet the same numbers
@@ -147,8 +147,7 @@ class Layers:
 
 def layers_of(encoder: Encoder, graph: Graph) -> Layers:
     """What of the encoder works on rows of this graph; sparse features make the first layer multiply first."""
-    parameter = next(encoder.parameters(), torch.empty(0))
-    like = parameter.detach().new_empty(0)
+    like = _like(encoder)
     if encoder.spec.at_once:
         with torch.no_grad():
             return Layers([], [], [], [False], 0, like, Table(_embed_at_once(encoder, graph), lambda: None))
@@ -163,15 +162,16 @@ def layers_of(encoder: Encoder, graph: Graph) -> Layers:
     return Layers(weights, biases, finishes, [*first, False], encoder.spec.smoothing, like, inputs)
 
 
+def _like(encoder: Encoder) -> Tensor:
+    """An empty tensor of the encoder's precision, on its device."""
+    return next(encoder.parameters(), torch.empty(0)).detach().new_empty(0)
+
+
 def _embed_at_once(encoder: Encoder, graph: Graph) -> Tensor:
     encoder = copy.deepcopy(encoder).eval()
-    parameter = next(encoder.parameters())
-    x = graph.x.to(parameter)
-    weight = None if graph.weight is None else graph.weight.to(parameter.device)
-    propagation = Propagation(
-        graph.indptr.to(parameter.device), graph.indices.to(parameter.device), weight, parameter.dtype
-    )
-    return encoder.readout(SparseOperator(x) if x.layout == torch.sparse_csr else x, propagation.whole())
+    like = _like(encoder)
+    propagation = Propagation.of(graph, like.device, like.dtype)
+    return encoder.readout(features_of(graph, like.device, like.dtype), propagation.whole())
 
 
 def _sweep_all(

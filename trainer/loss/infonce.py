@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import normalize
 
 from trainer.distributed.team import Team
-from trainer.loss.tile_weights import TileWeights, own_rows
+from trainer.loss.tile_weights import TileWeights
 from trainer.loss.tiled import EXPONENT_LIMIT, Tile, TileMemory, add_products, tiles
 from trainer.nn.products import product
 from trainer.spec.training import DEFAULT_TILE
@@ -149,7 +149,7 @@ def _log_sums(
     logs: Tensor = _Sums.apply(a, b, kinds, tile or DEFAULT_TILE, memory or TileMemory(0), (team.rank, team.size))
     if team.size == 1:
         return logs
-    mine = own_rows(team, own, a.device)
+    mine = team.own_rows(own)
     return team.gather(logs.unsqueeze(0))[..., mine].logsumexp(0)
 
 

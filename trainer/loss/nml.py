@@ -137,6 +137,4 @@ def _over_workers(columns: LogSums, own: int, team: Team) -> LogSums:
     if team.size == 1:
         return columns
     stacked = team.gather(torch.stack(columns).unsqueeze(0))  # [workers, 3, m]
-    sizes = team.gather(torch.full((1, 1), own, device=columns.mass.device)).flatten().tolist()
-    start = sum(sizes[: team.rank])
-    return LogSums(*stacked.logsumexp(0)[:, start : start + own].unbind())
+    return LogSums(*stacked.logsumexp(0)[:, team.own_rows(own)].unbind())

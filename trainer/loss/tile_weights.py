@@ -157,18 +157,9 @@ def weighted_sum(weights: TileWeights, x: Tensor, *, tile: int | None = None, te
     With a team, x and the result are this worker's rows, and j runs over the rows of all workers.
     """
     team = team or Team.solo()
-    own = own_rows(team, len(x), x.device)
+    own = team.own_rows(len(x))
     summed: Tensor = _WeightedSum.apply(team.gather(x), weights, own, tile or DEFAULT_TILE)
     return summed
-
-
-def own_rows(team: Team, count: int, device: torch.device) -> slice:
-    """Where this worker's `count` rows stand among those of all workers."""
-    if team.size == 1:
-        return slice(0, count)
-    sizes = team.gather(torch.full((1, 1), count, device=device)).flatten().tolist()
-    start = sum(sizes[: team.rank])
-    return slice(start, start + count)
 
 
 class _WeightedSum(torch.autograd.Function):

@@ -115,7 +115,7 @@ class GracePlus(ProjectedContrast):
         from torch.nn.functional import normalize
 
         from trainer.loss.infonce import infonce_terms
-        from trainer.loss.tile_weights import own_rows, weighted_sum
+        from trainer.loss.tile_weights import weighted_sum
 
         team, tile, tau = learner.team, learner.spec.sampling.tile, self.temperature
         u, v = (normalize(part) for part in self.project(learner, step))
@@ -124,7 +124,7 @@ class GracePlus(ProjectedContrast):
         )
         among = _among(learner, step)
         means = weighted_sum(among.positive, torch.cat([u, v], 1), tile=tile, team=team).chunk(2, 1)
-        own = among.own[own_rows(team, len(u), u.device)].to(u)
+        own = among.own[team.own_rows(len(u))].to(u)
 
         def log_num(anchor: Tensor, same: Tensor, other: Tensor) -> Tensor:
             return torch.logaddexp(((anchor * same).sum(1) - own) / tau, (anchor * other).sum(1) / tau)

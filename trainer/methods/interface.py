@@ -16,6 +16,7 @@ ask (scopes, memory, presets, search space) is answered without torch; the hooks
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -107,7 +108,7 @@ class Learner(Protocol):
     def encode_all(self, epoch: int, project: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]: ...
 
 
-class Method(Spec):
+class Method(Spec, ABC):
     """One way of learning node embeddings."""
 
     name: str
@@ -192,9 +193,9 @@ class Method(Spec):
     def inner(self, learner: Learner, step: Step) -> None:
         """Solve the inner problem on these embeddings; must leave the encoder bit-identical."""
 
+    @abstractmethod
     def loss(self, learner: Learner, step: Step) -> Loss:
         """What the encoder minimises."""
-        raise NotImplementedError
 
     def after_step(self, learner: Learner, step: Step) -> None:
         """Whatever follows the optimiser's step."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from trainer.data.graph import Graph
 from trainer.nn.activation import Activation
 from trainer.nn.products import matmul
 from trainer.nn.sparse import Operator, PersonalisedPageRank, SparseOperator
@@ -22,6 +23,12 @@ from trainer.spec.encoder import EncoderSpec
 
 Features = Tensor | SparseOperator  # [N, F], dense or sparse
 _SPARSE_COST = 16  # a multiplication of a sparse product costs about this many of a dense one: it waits for memory
+
+
+def features_of(graph: Graph, device: torch.device, dtype: torch.dtype) -> Features:
+    """A whole graph's features as encoders take them."""
+    x = graph.x.to(device=device, dtype=dtype)
+    return SparseOperator(x) if x.layout == torch.sparse_csr else x
 
 
 class Encoder(nn.Module):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.features import csr
+from trainer.data.graph import Graph
 from trainer.data.seeds import BITS, generator, hashed, key
 from trainer.nn.adaptive_drop import DropRates
 from trainer.nn.sparse import Operator, SparseOperator, pointer, row_of_entry, transpose_order
@@ -103,6 +104,12 @@ class Propagation:
         slot = torch.argsort(target * self.num_nodes + source)
         self._slot, self._target, self._source, self._value = slot, target[slot], source[slot], value[slot]
         self._order = transpose_order(self._source)
+
+    @classmethod
+    def of(cls, graph: Graph, device: torch.device, dtype: torch.dtype) -> Propagation:
+        """Of a graph, in some precision and place."""
+        weight = None if graph.weight is None else graph.weight.to(device)
+        return cls(graph.indptr.to(device), graph.indices.to(device), weight, dtype)
 
     def whole(self) -> View:
         """All edges and all columns, for embedding."""
