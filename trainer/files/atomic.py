@@ -25,12 +25,16 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Atomic JSON, readable by people."""
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda temporary: _write_text(temporary, text))
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def write_text(path: Path, text: str) -> None:
+    """Atomic text in UTF-8."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
 
 
 def sync(path: Path) -> None:

@@ -2,9 +2,10 @@
 
     docs/results/cells/<data set>/<row>/<seed>.json
 
-A cell is fresh while the spec that its row asks for is the one it was computed with; else it is computed again. Labels
-choose nothing: settings are the presets', the probe's own L2 and epoch come from validation nodes, and test nodes are
-read once per protocol.
+A cell is fresh while the spec that its row asks for is the one it was computed with; else it is computed again. It
+holds that spec whole, so that a field added later, with a default that changes nothing, ages no cell. Labels choose
+nothing: settings are the presets', the probe's own L2 and epoch come from validation nodes, and test nodes are read
+once per protocol.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config import spec_hash
+from trainer.config import TrainSpec, parse_spec, spec_hash
 from trainer.errors import Infrastructure, InvalidInput, OutOfMemory
-from trainer.files.atomic import write_json
+from trainer.files.atomic import write_text
 from trainer.paper.rows import PUBLIC_SPLIT, Row
 from trainer.process.version import version
 from trainer.run.directory import read_events
@@ -49,9 +50,10 @@ class Cell:
         """The finished cell, or None where there is none or its settings have changed since."""
         try:
             found: dict[str, Any] = json.loads(self.file(folder).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            computed = parse_spec(found.get("spec"))
+        except (OSError, ValueError, InvalidInput):
             return None
-        return found if found.get("spec_hash") == spec_hash(self.row.spec(self.dataset, self.seed)) else None
+        return found if spec_hash(computed) == spec_hash(self.row.spec(self.dataset, self.seed)) else None
 
 
 def cells_of(datasets: Sequence[str], rows: Sequence[Row], seeds: int) -> Iterator[Cell]:
@@ -94,10 +96,10 @@ def compute(cell: Cell, folder: Path, runs: Path, *, deadline: float | None, say
             raise Infrastructure(f"{cell.dataset} {cell.row.name} {cell.seed}: {_reason(run, code)}")
         if code:
             say(f"{cell.dataset} {cell.row.name} {cell.seed}: failed with code {code}")
-            _write(cell, folder, {"spec_hash": spec_hash(spec), "failed": _reason(run, code), "version": version()})
+            _write(cell, folder, spec, {"failed": _reason(run, code)})
             shutil.rmtree(run, ignore_errors=True)
             return True
-    _write(cell, folder, _figures(cell, run, spec_hash(spec)))
+    _write(cell, folder, spec, _figures(cell, run))
     shutil.rmtree(run)
     return True
 
@@ -126,7 +128,7 @@ def _reason(run: Path, code: int) -> str:
     return f"code {code}: {last[-300:]}"
 
 
-def _figures(cell: Cell, run: Path, name: str) -> dict[str, Any]:
+def _figures(cell: Cell, run: Path) -> dict[str, Any]:
     from trainer.evaluation.evaluate import evaluate_run
 
     metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
@@ -138,7 +140,7 @@ def _figures(cell: Cell, run: Path, name: str) -> dict[str, Any]:
     clustering, pairs = quality["clustering"], quality["pairs"]
     mapped = cell.dataset == MAPPED_SET and cell.row.name in MAPPED and cell.seed == 0
     return {
-        "spec_hash": name, "version": version(), "seed": cell.seed, "split": quality["probe"]["split"],
+        "seed": cell.seed, "split": quality["probe"]["split"],
         "accuracy": accuracy, "fmi": _percent(clustering["fmi"]["mean"]), "ari": _percent(clustering["ari"]["mean"]),
         "nmi": _percent(clustering["nmi"]["mean"]), "ratio": round(pairs["distance_ratio"], 2),
         "epochs": metrics["epoch"], "train_seconds": round(metrics["train_seconds"], 1),
@@ -187,7 +189,10 @@ def _curves(run: Path) -> dict[str, list[float]]:
     return {"epoch": [event["epoch"] for event in looked_at]} | {key: curve for key, curve in curves.items() if curve}
 
 
-def _write(cell: Cell, folder: Path, document: dict[str, Any]) -> None:
+def _write(cell: Cell, folder: Path, spec: TrainSpec, figures: dict[str, Any]) -> None:
+    """One line for each figure: there are hundreds of these files, and people compare them."""
+    document = figures | {"version": version(), "spec_hash": spec_hash(spec), "spec": spec.model_dump(mode="json")}
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
     file = cell.file(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, document)
+    write_text(file, f"{{\n{lines}\n}}\n")

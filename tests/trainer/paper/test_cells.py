@@ -46,6 +46,19 @@ def test_a_cell_is_stale_when_its_settings_change(finished: Path):
     assert Cell("digits", FEATURES, 1).read(finished / "cells") is None
 
 
+def test_a_cell_from_before_a_field_was_added_is_still_fresh(finished: Path, tmp_path: Path):
+    cell = Cell("digits", FEATURES, 0)
+    document = json.loads(cell.file(finished / "cells").read_text())
+    del document["spec"]["optimiser"]["warmup_epochs"]  # as if this field had come later
+    document["spec_hash"] = "of a spec without it"
+    cell.file(tmp_path).parent.mkdir(parents=True)
+    cell.file(tmp_path).write_text(json.dumps(document))
+    assert cell.read(tmp_path) is not None
+    document["spec"]["optimiser"]["no_longer_there"] = 1
+    cell.file(tmp_path).write_text(json.dumps(document))
+    assert cell.read(tmp_path) is None
+
+
 @pytest.mark.slow
 def test_a_deadline_leaves_the_run_to_go_on_with(tmp_path: Path):
     cell = Cell("digits", FEATURES, 0)

@@ -52,11 +52,9 @@ def test_the_page_is_written_from_fresh_cells_only(tmp_path: Path):
     row = BY_NAME["untrained"]
     for seed, dataset in ((0, "cora"), (0, "photo")):
         cell = Cell(dataset, row, seed)
-        from trainer.config import spec_hash
-
-        name = spec_hash(row.spec(dataset, seed)) if dataset == "cora" else "of other settings"
+        spec = row.spec(dataset, seed if dataset == "cora" else seed + 1)  # Photo's was computed with other settings
         cell.file(tmp_path / "cells").parent.mkdir(parents=True)
-        write_json(cell.file(tmp_path / "cells"), a_cell(seed, 71.5) | {"spec_hash": name})
+        write_json(cell.file(tmp_path / "cells"), a_cell(seed, 71.5) | {"spec": spec.model_dump(mode="json")})
     assert set(read_cells(tmp_path / "cells")) == {("cora", "untrained")}
     page = write_report(tmp_path).read_text()
     assert "| untrained encoder | 71.50 |" in page
