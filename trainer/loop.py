@@ -160,7 +160,7 @@ def train(
 
     early, step = learner.is_done, None
     while progress.epoch < epochs and not early:
-        epoch, epoch_started = progress.epoch + 1, time.perf_counter()
+        epoch, epoch_started, cpu_started = progress.epoch + 1, time.perf_counter(), time.process_time()
 
         for step in learner.steps_of(epoch, start=progress.steps):
             metrics = learner.step(step)
@@ -176,7 +176,10 @@ def train(
 
         figures = progress.end_epoch()
         learner.take_note(figures)
-        figures |= {"seconds": time.perf_counter() - epoch_started, "rss_mb": peak_rss() / 2**20}
+        figures |= {
+            "seconds": time.perf_counter() - epoch_started, "cpu_seconds": time.process_time() - cpu_started,
+            "rss_mb": peak_rss() / 2**20,
+        }  # fmt: skip
         if step is not None and recorder.leads and _is_due(epoch, spec.run.diagnose_every, also=1):
             figures |= learner.diagnose(step)
         step = None  # embeddings and their autograd graph: not beside the watch, nor the next epoch's

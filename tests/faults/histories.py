@@ -14,7 +14,7 @@ from trainer.config import TrainSpec, parse_spec
 from trainer.files.journal import REWIND, fold
 from trainer.run.directory import read_events
 
-TIMING = {"seconds", "rss_mb"}  # all that may differ between two equal runs
+TIMING = {"seconds", "cpu_seconds", "rss_mb"}  # all that may differ between two equal runs
 
 
 def small_spec(seed: int = 0, epochs: int = 40, **sections: dict[str, Any]) -> dict[str, Any]:

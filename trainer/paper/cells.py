@@ -143,7 +143,7 @@ def _figures(cell: Cell, run: Path) -> dict[str, Any]:
         "seed": cell.seed, "split": quality["probe"]["split"],
         "accuracy": accuracy, "fmi": _percent(clustering["fmi"]["mean"]), "ari": _percent(clustering["ari"]["mean"]),
         "nmi": _percent(clustering["nmi"]["mean"]), "ratio": round(pairs["distance_ratio"], 2),
-        "epochs": metrics["epoch"], "train_seconds": round(metrics["train_seconds"], 1),
+        "epochs": metrics["epoch"], "cpu_seconds": round(metrics["train_cpu_seconds"], 1),
         "peak_mb": round(metrics["peak_rss_mb"]), "histogram": _rounded(pairs["histogram"]), "curves": _curves(run),
         **({"map": draw_map(run / "embeddings")} if mapped else {}),
     }  # fmt: skip

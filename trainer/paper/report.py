@@ -66,8 +66,12 @@ def write_report(folder: Path, pictures: Sequence[Path] = ()) -> Path:
         rows = [row for row in ROWS if row.group == group]
         if any(("photo", row.name) in cells for row in rows):
             parts += [f"## {title}", tables.accuracy(cells, rows, ["photo"])]
-    parts += ["## Seconds and memory", "Median over seeds, on a CPU with 2 cores that was not always idle.",
-              tables.cost(cells, main, datasets)]  # fmt: skip
+    parts += [
+        "## Seconds and memory",
+        "Median over seeds, on a CPU with 2 cores. Seconds are the processor's, of all threads, so that other work "
+        "beside a cell counts little.",
+        tables.cost(cells, main, datasets),
+    ]
     if pictures:
         parts.append("## Figures")
         parts += [f"![{path.stem}]({path.relative_to(folder)})" for path in pictures]

@@ -48,13 +48,13 @@ def column(cells: Cells, rows: Sequence[Row], datasets: Sequence[str], key: str)
 
 
 def cost(cells: Cells, rows: Sequence[Row], datasets: Sequence[str]) -> str:
-    """Median seconds of training and peak memory."""
+    """Median processor seconds of training (of all threads together) and peak memory."""
 
     def cell(dataset: str, name: str) -> str:
         found = done(cells, dataset, name)
         if not found:
             return _failure(cells, dataset, name)
-        seconds = statistics.median(one["train_seconds"] for one in found)
+        seconds = statistics.median(one["cpu_seconds"] for one in found)
         return f"{seconds:.0f} s, {statistics.median(one['peak_mb'] for one in found):.0f} MB"
 
     return table(cells, rows, datasets, cell)

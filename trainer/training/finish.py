@@ -71,6 +71,7 @@ def finish(recorder: Recorder, encoder: Encoder, graph: Graph, *, early: bool, s
         **provenance, "preset": spec.preset, "seed": spec.run.seed, "nodes": graph.num_nodes, "edges": graph.num_edges,
         "plan": {"reason": plan.reason, "sampling": spec.sampling.model_dump(mode="json")},
         "train": history[-1]["metrics"], "train_seconds": sum(event["metrics"]["seconds"] for event in history),
+        "train_cpu_seconds": sum(event["metrics"]["cpu_seconds"] for event in history),
         "seconds": time.perf_counter() - started, "peak_rss_mb": peak_rss() / 2**20,
         "estimated_mb": plan.memory.total / 2**20, "stopped_early": early, "eval": quality,
     }  # fmt: skip

@@ -46,7 +46,10 @@ def document(*, epochs: int, track: bool) -> dict:
 def figures(events) -> list[dict]:
     """Of each epoch, without what no two executions share."""
     found = [event["metrics"] for event in events if event["type"] == "epoch"]
-    return [{name: value for name, value in one.items() if name not in ("seconds", "rss_mb")} for one in found]
+    return [
+        {name: value for name, value in one.items() if name not in ("seconds", "cpu_seconds", "rss_mb")}
+        for one in found
+    ]
 
 
 def trainer_of(job) -> int:

@@ -18,7 +18,7 @@ def a_cell(seed: int, test: float, val: float = 80.0) -> dict[str, Any]:
     curve = {"epoch": [1, 5], "weight_fn": [1.2, 0.9], "weight_tn": [0.9, 1.1], "i_nml": [0.1, 2], "i_nce": [0.1, 1]}
     return {
         "seed": seed, "split": "public", "accuracy": {"clean": {"val": val, "test": test}}, "fmi": 50.0, "ari": 40.0,
-        "nmi": 45.0, "ratio": 70.0, "train_seconds": 10.0 + seed, "peak_mb": 900, "curves": curve,
+        "nmi": 45.0, "ratio": 70.0, "cpu_seconds": 10.0 + seed, "peak_mb": 900, "curves": curve,
         "histogram": {"low": -1.0, "high": 1.0, "fn": [0.0, 1.0], "tn": [1.0, 0.0]},
     }  # fmt: skip
 

@@ -20,7 +20,7 @@ from trainer.nn.encoder import Encoder
 from trainer.run.directory import read_events
 
 BATCHES = {"negatives": "batch", "batch_size": 64, "num_neighbors": [5, 5]}
-TIMES = {"seconds", "rss_mb", "watch_seconds"}
+TIMES = {"seconds", "cpu_seconds", "rss_mb", "watch_seconds"}
 
 
 def spec(watch_every: int, *, sampling: dict | None = None, held_out: float = 0.1, epochs: int = 7) -> TrainSpec:
