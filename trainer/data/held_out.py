@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ def _edges(graph: Graph) -> Iterator[tuple[slice, Ints]]:
         yield slice(start, stop), np.repeat(np.arange(first, last), counts)
 
 
-def _kept(graph: Graph, array: NDArray, choice: _Choice) -> NDArray:
+def _kept(graph: Graph, array: NDArray[Any], choice: _Choice) -> NDArray[Any]:
     """The entries of an edge array that stay, in memory."""
     kept = np.empty(int(choice.indptr[-1]), dtype=array.dtype)
     done = 0

@@ -24,7 +24,7 @@ def translated_failures() -> Iterator[None]:
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
             raise OutOfMemory(MEMORY_ADVICE) from error
         known = as_trainer_error(error)
-        if known is None or known is error:
+        if known is None:
             raise
         raise known from error
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+import numpy as np
 from numpy.typing import NDArray
 
 from service.api.embeddings.responses import ResponseHeaders
@@ -46,7 +47,7 @@ class ServedVersion:
     def __init__(self, version: str, table: Table, *, use_index_from: int):
         info = table.info
         self.version, self.table, self.info, self.ids = version, table, info, table.ids
-        self.vectors: NDArray = table.vectors
+        self.vectors: NDArray[np.float32] = table.vectors
         self.labels = table.labels
         self.searcher = Searcher(table, use_index_from=use_index_from)
         self.headers = ResponseHeaders(version, info.dim)
