@@ -10,6 +10,10 @@ export const GROUPS = [
   ["How well weights tell false negatives", ["weight_auc"]],
   ["Parts of the loss", ["kl", "reg"]],
 ];
+const TITLES = {
+  loss: "Loss", i_nml: "I_NML", i_nce: "I_NCE", val_accuracy: "Validation accuracy", link_auc: "Link AUC", kl: "KL", reg: "Regulariser",
+  weight_fn: "Weight of false negatives", weight_tn: "Weight of true negatives", weight_auc: "AUC of weights for false negatives",
+};
 const LABELS = {
   i_nml: "I_NML", i_nce: "I_NCE", val_accuracy: "validation accuracy", link_auc: "link AUC", kl: "KL", reg: "regulariser",
   weight_fn: "false negatives", weight_tn: "true negatives", weight_auc: "AUC",
@@ -22,7 +26,7 @@ export function charts({ epochs, series }) {
 
 // Of several jobs, one chart for each figure.
 export function overlaid(runs) {
-  return GROUPS.flatMap(([, names]) => names).map((name) => chart(LABELS[name] ?? name,
+  return GROUPS.flatMap(([, names]) => names).map((name) => chart(TITLES[name],
     runs.filter(({ data }) => data.series[name]).map(({ label, data }) => line(label, data.epochs, data.series[name]))));
 }
 

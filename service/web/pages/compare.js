@@ -26,7 +26,7 @@ export async function mount(place, { query, signal }) {
   const different = rows(runs.map(({ job }) => job.spec)).filter(([name, values]) =>
     name !== "run.name" && new Set(values.map((value) => JSON.stringify(value))).size > 1);
   const figures = rows(runs.map(({ job }) => ({ ...job.result?.eval, protocol: undefined, train_seconds: job.result?.train_seconds })))
-    .filter(([, values]) => values.some((value) => typeof value === "number"));
+    .filter(([, values]) => values.some((value) => typeof value === "number") && new Set(values).size > 1);
   const heads = (title) => h("thead", {}, h("tr", {}, h("th", { scope: "col" }, title),
     runs.map(({ job, label }, index) => h("th", { scope: "col" }, h(`span.s${index}`, { "aria-hidden": "true" }, "■ "), h("a", { href: `#/job/${at(job.id)}` }, label)))));
   const curves = overlaid(runs).filter(Boolean);
@@ -38,9 +38,9 @@ export async function mount(place, { query, signal }) {
       different.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td.mono", {}, said(value)))))))),
     different.length ? null : h("p.quiet", {}, "All fields are equal."),
     h("h2", {}, "Curves"), curves.length ? h("div.charts", {}, curves) : h("p.quiet", {}, "None of them has trained an epoch yet."),
-    h("h2", {}, "Figures"),
+    h("h2", {}, "Figures, where they differ"),
     figures.length ? wide("Figures", h("table", {}, heads("Figure"), h("tbody", {},
-      figures.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td.mono", {}, number(value)))))))) : h("p.quiet", {}, "Figures come when a job has succeeded."));
+      figures.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td.mono", {}, number(value)))))))) : h("p.quiet", {}, "There are none that differ; figures come when a job has succeeded."));
 }
 
 const wide = (label, table) => h("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, table);

@@ -44,7 +44,7 @@ export async function mount(place, { rest: [ref], query, signal }) {
     return { id, x, y, colour: null };
   });
   const byId = new Map(points.map((point) => [point.id, point]));
-  let latest = null;
+  let latest = null, shown = null;
 
   async function pick(id, remember = true) {
     latest = id;
@@ -52,6 +52,7 @@ export async function mount(place, { rest: [ref], query, signal }) {
       const found = await post(`/v1/embeddings/${version}/neighbors`, { ids: [id], k: NEIGHBOURS, include_vectors: true }, { signal });
       if (latest !== id) return; // another one was picked meanwhile
       if (found.unknown.length) {
+        shown = null;
         show(panel, h("p.notice", {}, `No node of this version has the id ${id}.`));
         map.select(null, []);
         return;
@@ -65,7 +66,8 @@ export async function mount(place, { rest: [ref], query, signal }) {
       };
       map.select(placed(node.id, node.vector), result.ids.map((name, index) => placed(name, result.vectors[index])));
       search.value = String(node.id);
-      show(panel, chosen(node, result, found, byId, pick));
+      shown = () => show(panel, chosen(node, result, found, byId, pick));
+      shown();
       if (remember) history.pushState(null, "", `#/explore/${at(ref)}?node=${encodeURIComponent(node.id)}`);
     } catch (error) {
       if (!signal.aborted) show(panel, h("p.notice.bad", { role: "alert" }, error.message));
@@ -78,6 +80,7 @@ export async function mount(place, { rest: [ref], query, signal }) {
   map.repaint();
   if (query.get("node")) await pick(query.get("node"), false);
   await colour(points, byId, vectors, info, signal).then((classes) => { if (classes) show(legend, classes); });
+  shown?.(); // now with the neighbours' labels
   map.repaint();
 }
 

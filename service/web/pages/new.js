@@ -6,8 +6,10 @@ import { copyable, h, show } from "../lib/dom.js";
 import * as schemas from "../lib/schema.js";
 
 export const TITLE = "New job";
-const FIRST = [["optimiser", "epochs"], ["optimiser", "lr"], ["encoder", "hidden"], ["encoder", "dim"], ["sampling", "negatives"], ["run", "seed"]];
-const SECTIONS = ["augment", "encoder", "optimiser", "sampling", "evaluation", "run", "data"];
+const FIRST = new Map([["optimiser.epochs", "Epochs"], ["optimiser.lr", "Learning rate"], ["encoder.hidden", "Hidden width"],
+  ["encoder.dim", "Dimension"], ["sampling.negatives", "Negatives"], ["run.seed", "Seed"]]);
+const SECTIONS = new Map([["augment", "Augmentation"], ["encoder", "Encoder"], ["optimiser", "Optimiser"], ["sampling", "Sampling"],
+  ["evaluation", "Evaluation"], ["run", "Run"], ["data", "Data"]]);
 const ELSEWHERE = new Set(["data.name", "data.imported", "data.files", "run.name"]); // have fields of their own, or none here
 const OWN_PRESET = "";
 
@@ -42,7 +44,7 @@ export async function mount(place, { query, signal }) {
     input.id = id;
     input.setAttribute("aria-describedby", `${id}-error ${id}-hint`);
     places.set(name, { input, error });
-    return h("div.field", {}, h("label", { for: id }, label), input, error, h("small", { id: `${id}-hint` }, hint));
+    return h("div.field", {}, h("label", { for: id }, label), input, error, h("small", { id: `${id}-hint` }, hint.replaceAll("`", "")));
   };
   const clear = (name) => {
     const found = places.get(name);
@@ -131,7 +133,7 @@ export async function mount(place, { query, signal }) {
     (first ?? summary).focus();
   };
 
-  const first = schemasOf(document_, properties);
+  const all = allFields(document_, properties);
   drawMethod();
   preview();
   show(place, h("form", { onsubmit: send, novalidate: true },
@@ -144,10 +146,10 @@ export async function mount(place, { query, signal }) {
       labelled("data.name", "Data set", dataset, "your own graphs: nml datasets push"),
       labelled("method.name", "Method", method, properties.method.description),
       source ? null : labelled("preset", "Preset", preset, "what fills the fields that are left empty"),
-      FIRST.map((path) => fieldOf(first.find((field) => field.path.join() === path.join()), path.join(" ")))),
+      [...FIRST].map(([path, label]) => fieldOf(all.find((field) => field.path.join(".") === path), label))),
     h("details", {}, h("summary", {}, "Settings of the method"), own),
-    SECTIONS.map((name) => h("details", {}, h("summary", {}, name),
-      h("div.fields", {}, first.filter((field) => field.path[0] === name && !FIRST.some((path) => path.join() === field.path.join()))
+    [...SECTIONS].map(([name, title]) => h("details", {}, h("summary", {}, title),
+      h("div.fields", {}, all.filter((field) => field.path[0] === name && !FIRST.has(field.path.join(".")))
         .map((field) => fieldOf(field, field.path.slice(1).join(".")))))),
     h("p", {}, submit)),
   h("details", {}, h("summary", {}, "The same by curl or Python"), commands));
@@ -156,7 +158,7 @@ export async function mount(place, { query, signal }) {
 const ALIASES = { "data.imported": "data.name", data: "data.name", method: "method.name", body: "name" };
 const written = (value) => (value === undefined ? "not set" : `default ${JSON.stringify(value)}`);
 
-const schemasOf = (document_, properties) => SECTIONS.flatMap((name) =>
+const allFields = (document_, properties) => [...SECTIONS.keys()].flatMap((name) =>
   schemas.fields(schemas.resolve(properties[name], document_), document_, [name])
     .filter((field) => !ELSEWHERE.has(field.path.join(".")) && field.path[1] !== "files"));
 
