@@ -41,6 +41,7 @@ async function open() {
     else link.removeAttribute("aria-current");
   }
   document.getElementById("forget").hidden = !key.get();
+  document.getElementById("reference").hidden = Boolean(key.get()); // a link cannot send the key
   const place = h("div");
   show(main, place);
   scrollTo(0, 0);
@@ -69,5 +70,4 @@ document.getElementById("skip").addEventListener("click", (event) => { // its ad
   event.preventDefault();
   main.focus();
 });
-document.getElementById("reference").hidden = Boolean(key.get()); // a link cannot send the key
 open();

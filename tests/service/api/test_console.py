@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -98,6 +100,14 @@ def test_the_pages_too_are_only_for_our_own_host_name(live: Live):
 def test_scripts_and_styles_are_small():
     sizes = {address: len(file.content) for address, file in files().items() if address.endswith((".js", ".css"))}
     assert sum(sizes.values()) < MOST_BYTES
+
+
+def test_every_file_is_packaged(repo_root: Path):
+    project = tomllib.loads((repo_root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["service"]
+    packaged = {path for pattern in patterns for path in FOLDER.parent.glob(pattern) if path.is_file()}
+    assert len(packaged) == len(files())
+    assert {path.read_bytes() for path in packaged} == {file.content for file in files().values()}
 
 
 def test_pages_load_only_what_is_there():
