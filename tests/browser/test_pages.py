@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -58,6 +59,14 @@ def test_a_clone_is_the_same_job_but_for_what_was_edited(
     first = live.submit(SMALL, name="first")
     page.goto(f"{live.url}/#/new?from={first['id']}")
     page.locator("#field-encoder\\.dim").fill("5")
+    page.get_by_text("The same by curl or Python").click()
+    shown = page.locator("pre").last.text_content()
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(shown or ""))
+        if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Dict)
+    ]
+    assert ast.literal_eval(call.args[0])["encoder"] == {**first["spec"]["encoder"], "dim": 5}
     page.get_by_role("button", name="Submit job").click()
     expect(page.locator(".state.queued")).to_be_visible()
     (second,) = [job for job in live.store.jobs.list(kind="train")[0] if job.id != first["id"]]

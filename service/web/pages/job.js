@@ -7,11 +7,10 @@ import { copyable, external, h, show } from "../lib/dom.js";
 import { follow } from "../lib/events.js";
 import * as format from "../lib/format.js";
 import { published } from "../lib/versions.js";
-import { stateOf } from "./jobs.js";
+import { OVER, stateOf } from "./jobs.js";
 import { logView } from "./log.js";
 
 export const TITLE = "Job";
-const OVER = new Set(["succeeded", "failed", "cancelled"]);
 const PICTURES = { png: "image/png", svg: "image/svg+xml" };
 
 export async function mount(place, { rest: [id], signal }) {

@@ -10,7 +10,9 @@ const COLUMNS = ["", "Name", "State", "Data set", "Method", "Done", "Figure", "C
 const SECONDS = 2;
 const PAGE = 50;
 
-const details = new Map(); // id → {method, result}: neither is in the list, and neither changes once it is there
+export const OVER = new Set(["succeeded", "failed", "cancelled"]);
+
+const details = new Map(); // id → {method, result, isOver}: what is not in the list; asked for again when the job is over
 
 export async function mount(place, { query, signal }) {
   const chosen = new Set();
@@ -86,11 +88,11 @@ export async function mount(place, { query, signal }) {
 
 // What the list does not say, of jobs of which it is not known yet, a few at a time.
 async function learn(items, signal) {
-  const unknown = items.filter((job) => !details.has(job.id) || (job.state === "succeeded" && !details.get(job.id).result));
+  const unknown = items.filter((job) => details.get(job.id)?.isOver !== OVER.has(job.state));
   for (let first = 0; first < unknown.length && !signal.aborted; first += 6) {
     await Promise.all(unknown.slice(first, first + 6).map(async (summary) => {
       const job = await get(`/v1/jobs/${at(summary.id)}`, signal);
-      details.set(job.id, { method: job.spec?.method?.name ?? "–", result: job.result });
+      details.set(job.id, { method: job.spec?.method?.name ?? "–", result: job.result, isOver: OVER.has(job.state) });
     }));
   }
 }
