@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-again campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results sbom secrets clean
+.PHONY: help env demo test test-slow test-again browser-test campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results sbom secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,17 +44,22 @@ if [ -d "$(WHEELS)" ]; then \
 fi
 endef
 
-demo: env  ## start the service, train on a small real graph through it, and look at the result
-	$(BIN)/nml demo
+demo: env  ## start the service, train on a small real graph through it, look at the result; KEEP=1: until Ctrl-C
+	$(BIN)/nml demo $(if $(KEEP),--keep)
 
 test: env  ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench and not cluster"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not bench and not cluster and not browser"
 
 test-slow: env  ## the tests that take longer (none selected is fine: pytest's exit code 5)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not campaign" || [ $$? -eq 5 ]
 
 test-again: env  ## the tests that failed last time, one at a time and with nothing beside them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none --maxfail 1
+
+browser-test: env  ## the console in a real browser (Chromium, which must be installed)
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		{ echo "browser-test needs a browser, chromium or google-chrome, and there is none. Try: apt-get install chromium"; exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (9 minutes to an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign

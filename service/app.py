@@ -16,7 +16,7 @@ from service.api import openapi, problems
 from service.api.edge.guard import Guard
 from service.api.edge.metrics import RequestMetrics
 from service.api.fast_routes import FastRoutes, routes_to
-from service.api.routes import aliases, datasets, embeddings, inference, jobs, operations, retrieval, sweeps
+from service.api.routes import aliases, console, datasets, embeddings, inference, jobs, operations, retrieval, sweeps
 from service.api.state import open_state
 from service.private_home import create_private_files
 from service.settings import Settings
@@ -58,6 +58,7 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
     app.include_router(aliases.router)
     app.include_router(datasets.router)
     app.include_router(operations.router)
+    app.include_router(console.router)
     fast = (retrieval.get_node, retrieval.look_up, jobs.get_job, sweeps.get_sweep)
     app.add_middleware(FastRoutes, routes=routes_to(app, fast))
     app.add_middleware(Guard, settings=settings, metrics=metrics)  # added last, so outermost

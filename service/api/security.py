@@ -1,9 +1,9 @@
 """Who asks, and what they may do.
 
 The guard settles this for every path before routing, so that no route can be forgotten: reading needs the scope `read`,
-also where the question is posed in a body (`question_of`), everything else `submit`; only the probes are public. What
-belongs to another key needs `admin` (`Caller.may_change`). Without required keys, a caller without one may do
-everything; a wrong key is refused all the same.
+also where the question is posed in a body (`question_of`), everything else `submit`; only the probes, and the files of
+the console (service.api.console), are public. What belongs to another key needs `admin` (`Caller.may_change`). Without
+required keys, a caller without one may do everything; a wrong key is refused all the same.
 """
 
 from __future__ import annotations

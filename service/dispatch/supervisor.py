@@ -246,6 +246,7 @@ def _greeting(settings: Settings, port: int | None, say: Callable[[str], None]) 
         yield
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     say(f"API      {url}/v1/jobs")
+    say(f"console  {url}/")
     say(f"docs     {url}/docs")
     if settings.mlflow_ui_url is not None:
         say(f"MLflow   {settings.mlflow_ui_url}")

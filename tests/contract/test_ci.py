@@ -27,9 +27,10 @@ def project(tmp_path: Path, repo_root: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     shutil.copy(repo_root / ".ci" / "run", tmp_path / ".ci" / "run")
     (tmp_path / "bin").mkdir()
-    make = tmp_path / "bin" / "make"
-    make.write_text(FAKE_MAKE, encoding="utf-8")
-    make.chmod(make.stat().st_mode | stat.S_IXUSR)
+    for name in ("make", "chromium"):  # a browser that is there need not be installed
+        program = tmp_path / "bin" / name
+        program.write_text(FAKE_MAKE, encoding="utf-8")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     cache = tmp_path / ".pytest_cache" / "v" / "cache"

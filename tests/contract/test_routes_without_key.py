@@ -17,7 +17,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 PROBES = {"/livez", "/readyz"}
 THERE = {"job_id": "succeeded", "name": "loss.png", "file": "vectors.npy", "ref": READY}
 THERE |= {"version": VERSION, "node": NODE, "alias": ALIAS}
-UNLISTED = ("/openapi.json", "/docs", "/redoc", "/nothing", "/", "/v1", "/v1/keys")
+UNLISTED = ("/openapi.json", "/docs", "/redoc", "/nothing", "/v1", "/v1/keys", "/console", "/console/", "/console/a.js")
+CONSOLE = ("/", "/console/app.js")  # files that are the same for everybody
 ROUND_ABOUT = (
     "/livez/", "//livez", "/LIVEZ", "/livez/../v1/jobs", "/livez%2f..%2fv1%2fjobs", "/v1/jobs?/livez",
     "/v1/jobs;/livez", "/v1/jobs/%2e%2e/%2e%2e/livez", "/readyz/v1/jobs", "/livez.json",
@@ -82,6 +83,15 @@ def test_every_route_and_method_is_refused(live: Live, method: str) -> None:
         for headers in PRETENDING:
             assert asked(live, method, path, headers)[0] in (401, 403), (path, headers)
     assert everything(live) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_the_console_only_its_files_can_be_had(live: Live, method: str) -> None:
+    for path in CONSOLE:
+        expected = (200,) if method in ("GET", "HEAD") else (401,)
+        assert asked(live, method, path, {})[0] in expected, path
+        for headers in PRETENDING:
+            assert asked(live, method, path, headers)[0] in (*expected, 401, 403), (path, headers)
 
 
 @pytest.mark.parametrize("target", ROUND_ABOUT)

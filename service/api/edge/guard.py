@@ -14,6 +14,7 @@ from collections import Counter
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api import console
 from service.api.edge.hosts import Hosts
 from service.api.edge.limits import BodiesHeld, Body, Buckets, capped, check_announced, question_bytes
 from service.api.edge.metrics import RequestMetrics
@@ -71,6 +72,7 @@ class Guard:
         self._in_progress: Counter[str] = Counter()  # requests, by the id of their key
         self._buckets = Buckets(settings.rate_per_second, settings.rate_burst)
         self._keys_required, self._trusts_loopback = settings.keys_required, settings.trusts_loopback
+        self._pages = frozenset(console.files())
         self._across: ASGIApp | None = None
         if settings.allowed_origins:
             self._across = CORSMiddleware(
@@ -188,9 +190,10 @@ class Guard:
         if room is Room.KEYS and caller is ANYONE and path not in PUBLIC:
             raise _full()
         if not (foreign and asks_leave):  # a browser's preflight carries no key, and learns only what is allowed
-            if caller is ANYONE and self._keys_required and path not in PUBLIC:
+            needs_key = path not in PUBLIC and not (method in ("GET", "HEAD") and path in self._pages)
+            if caller is ANYONE and self._keys_required and needs_key:
                 raise unauthorized("an API key is required: send it as Authorization: Bearer nml_…")
-            if caller is ANYONE and self._trusts_loopback and forwarded is not None and path not in PUBLIC:
+            if caller is ANYONE and self._trusts_loopback and forwarded is not None and needs_key:
                 raise unauthorized(_FORWARDED.format(forwarded.decode()))
             check_scope(caller, needed_scope(method, path))
         if method not in SAFE_METHODS:

@@ -55,7 +55,9 @@ def database_away(live: Live) -> Iterator[None]:
         live.store.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%2e%2e/etc/passwd", "/é"])
+@pytest.mark.parametrize(
+    "path", ["/console", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%2e%2e/etc/passwd", "/é"]
+)
 def test_unknown_address(shared: Live, path: str) -> None:
     checked(shared.http.get(path), 404)
 

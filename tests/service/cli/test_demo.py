@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.service.cli.commands import nml, start_nml, users_of
@@ -19,11 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 @contextmanager
-def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def started(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """The demo, with keys and addresses of another service in its environment, which are no concern of it."""
     process = start_nml(
-        "demo", TMPDIR=str(tmp_path), OMP_NUM_THREADS="1", NML_URL="http://127.0.0.1:9", NML_API_KEY="nml_of_another",
-        NML_REQUIRE_KEY="true", MLFLOW_TRACKING_URI="http://127.0.0.1:9",
+        "demo", *options, TMPDIR=str(tmp_path), OMP_NUM_THREADS="1", NML_URL="http://127.0.0.1:9",
+        NML_API_KEY="nml_of_another", NML_REQUIRE_KEY="true", MLFLOW_TRACKING_URI="http://127.0.0.1:9",
     )  # fmt: skip
     try:
         yield process
@@ -59,6 +60,19 @@ def test_demo_trains_through_the_service_and_shows_neighbours(tmp_path: Path):
     assert [node for node, _, _ in rows] == ["7", "42", "1000", "1500"]
     same = sum(found.count(f"({digit})") for _, digit, found in rows)
     assert same >= 28  # of 32 neighbours: by chance it would be 3
+    assert_nothing_left(tmp_path)
+
+
+def test_kept_demo_shows_its_map_until_it_is_interrupted(tmp_path: Path):
+    with started(tmp_path, "--keep") as process:
+        assert process.stdout is not None
+        address = next(found[1] for line in process.stdout if (found := re.search(r"map: (http://\S+)", line)))
+        assert httpx.get(address, trust_env=False).status_code == 200
+        latest = httpx.URL(address).join("/v1/embeddings/latest")
+        assert httpx.get(latest, trust_env=False).json()["rows"] == 1_797
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=200)[1]
+    assert process.returncode == 0, told
     assert_nothing_left(tmp_path)
 
 

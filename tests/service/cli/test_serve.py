@@ -63,7 +63,12 @@ def test_a_port_in_use_is_refused_with_the_remedy(tmp_path: Path):
 def test_beyond_loopback_a_missing_key_is_pointed_out_and_wanted(tmp_path: Path):
     home, port = tmp_path / "home", free_port()
     with served(home, "--host", "0.0.0.0", "--port", str(port), "--role", "api") as (process, printed):
-        for address in ("/docs", "/readyz", f"nml submit --dataset digits --watch --url http://127.0.0.1:{port}"):
+        for address in (
+            "/docs",
+            "/readyz",
+            f"console  http://127.0.0.1:{port}/",
+            f"nml submit --dataset digits --watch --url http://127.0.0.1:{port}",
+        ):
             assert address in printed
         url = f"http://127.0.0.1:{port}"
         with Client(url, key="") as client, pytest.raises(ApiError) as error:
