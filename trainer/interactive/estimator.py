@@ -20,7 +20,7 @@ from trainer.files.documents import merged
 from trainer.interactive.fit import fit
 
 
-class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Embeds the nodes of a graph; `y` is never looked at.
 
         model = make_pipeline(NodeEmbedder(graph, method="grace"), LogisticRegression())
@@ -70,7 +70,7 @@ class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise InvalidInput("there is no graph: give one to NodeEmbedder(graph), or to fit.")
         if isinstance(self.spec, TrainSpec):
             raise InvalidInput("spec is a whole TrainSpec. Give a mapping of the sections to change: {'encoder': {…}}.")
-        asked = {
+        asked: dict[str, dict[str, Any]] = {
             "method": {"name": self.method}, "encoder": {"dim": self.dim},
             "optimiser": {"epochs": self.epochs, "lr": self.lr}, "run": {"seed": self.random_state},
         }  # fmt: skip
@@ -83,7 +83,7 @@ class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._fitted_on = given
         return self
 
-    def transform(self, X: Any = None) -> NDArray[np.float32]:
+    def transform(self, X: Any) -> NDArray[np.float32]:
         """Vectors [n, dim].  X: ids of nodes, [n] or [n, 1]; none, or the graph that was fitted: all nodes.
 
         Raises:

@@ -103,7 +103,7 @@ def test_it_introduces_itself_in_text_and_in_html(found):
 
 def test_the_map_is_the_plane_of_largest_variance():
     rng = np.random.default_rng(1)
-    flat = rng.normal(size=(50, 2)) * [10, 3]
+    flat = np.linalg.qr(np.hstack([np.ones((50, 1)), rng.normal(size=(50, 2))]))[0][:, 1:] * [100, 30]
     turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
     points = plane(np.hstack([flat, 0.01 * rng.normal(size=(50, 4))]) @ turn)
     assert abs(np.corrcoef(points[:, 0], flat[:, 0])[0, 1]) > 0.99

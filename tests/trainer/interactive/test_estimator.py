@@ -39,7 +39,7 @@ def test_clone_and_set_params_keep_the_rest():
 
 def test_transform_gives_rows_by_id_and_all_of_them_without():
     fitted = embedder().fit(IDS)
-    vectors = fitted.transform()
+    vectors = fitted.transform(None)
     assert vectors.shape == (N, 8)
     np.testing.assert_array_equal(fitted.transform(["<p5>", "<p2>"]), vectors[[5, 2]])
     np.testing.assert_array_equal(fitted.transform(IDS[:4, None]), vectors[:4])
@@ -51,11 +51,11 @@ def test_transform_gives_rows_by_id_and_all_of_them_without():
 def test_without_a_graph_fit_gets_it():
     graph = two_groups()
     model = trainer.NodeEmbedder(method="grace", dim=8, epochs=10, spec=QUICK)
-    np.testing.assert_array_equal(model.fit_transform(graph), embedder().fit().transform())
+    np.testing.assert_array_equal(model.fit_transform(graph), embedder().fit().transform(None))
     with pytest.raises(InvalidInput, match="there is no graph"):
         trainer.NodeEmbedder().fit()
     with pytest.raises(NotFittedError):
-        trainer.NodeEmbedder().transform()
+        trainer.NodeEmbedder().transform(None)
 
 
 def test_a_pipeline_learns_classes_of_nodes_and_a_search_chooses():

@@ -48,13 +48,12 @@ def load(spec: FilesSpec) -> Graph:
 
 
 def _graph(arrays: Arrays, name: str, *, directed: bool) -> Graph:
-    edge_index, weight, num_nodes = _edges(arrays)
+    edge_index, weight, square = _edges(arrays)
     x = _features(arrays)
-    if x is None and num_nodes is None:
-        num_nodes = _nodes(arrays)
-    if x is not None and num_nodes not in (None, x.shape[0]):
-        raise InvalidInput(f"adj_shape says {num_nodes} nodes, the features have {x.shape[0]} rows. They must agree.")
-    num_nodes = num_nodes if x is None else x.shape[0]
+    if x is not None and square not in (None, x.shape[0]):
+        raise InvalidInput(f"adj_shape says {square} nodes, the features have {x.shape[0]} rows. They must agree.")
+    told = square if x is None else int(x.shape[0])
+    num_nodes = _nodes(arrays) if told is None else told
     given = arrays["y"] if "y" in arrays else arrays.get("labels")
     y, classes = (None, None) if given is None else encode_labels(_vector(given, "y or labels", num_nodes))
     from trainer.data.graph import Graph  # loads torch: not for a file that is known to be wrong
@@ -93,7 +92,7 @@ def save(graph: Graph, path: Path) -> None:
     if graph.notes:
         arrays["notes"] = np.array(graph.notes, dtype=np.str_)
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _ids(arrays: Arrays) -> NDArray[Any] | None:
