@@ -1,7 +1,10 @@
 """Graph contrastive learning with a learned negative metric.
 
+    found = trainer.fit((nodes, edges))              a graph in memory: frames, PyG, scipy, networkx
+    found.vectors, found.neighbors("alice", 5)
+
     spec = trainer.preset_spec("nml", "cora")        or trainer.parse_spec({...})
-    result = trainer.fit(spec, "runs/cora")
+    found = trainer.fit(spec, "runs/cora")           the same later: trainer.Embeddings.open("runs/cora")
     vectors = trainer.embed("runs/cora", trainer.load(spec.data))
 
 Importing the package loads no torch; using most of these names does.
@@ -20,20 +23,24 @@ if TYPE_CHECKING:
     from trainer.evaluation.evaluate import evaluate_run as evaluate_run
     from trainer.export.embed import embed as embed
     from trainer.export.embeddings import read_embeddings as read_embeddings
-    from trainer.loop import fit as fit
+    from trainer.interactive.embeddings import Embeddings as Embeddings
+    from trainer.interactive.estimator import NodeEmbedder as NodeEmbedder
+    from trainer.interactive.fit import fit as fit
     from trainer.loss import nml_loss as nml_loss
     from trainer.presets import preset_spec as preset_spec
     from trainer.process.version import version as version
 
 _HOMES = {
-    "Graph": "trainer.data.graph", "TrainSpec": "trainer.config", "embed": "trainer.export.embed",
-    "evaluate_run": "trainer.evaluation.evaluate", "fit": "trainer.loop", "load": "trainer.data.datasets",
-    "nml_loss": "trainer.loss", "parse_spec": "trainer.config", "preset_spec": "trainer.presets",
-    "read_embeddings": "trainer.export.embeddings", "version": "trainer.process.version",
+    "Embeddings": "trainer.interactive.embeddings", "Graph": "trainer.data.graph",
+    "NodeEmbedder": "trainer.interactive.estimator", "TrainSpec": "trainer.config",
+    "embed": "trainer.export.embed", "evaluate_run": "trainer.evaluation.evaluate", "fit": "trainer.interactive.fit",
+    "load": "trainer.data.datasets", "nml_loss": "trainer.loss", "parse_spec": "trainer.config",
+    "preset_spec": "trainer.presets", "read_embeddings": "trainer.export.embeddings",
+    "version": "trainer.process.version",
 }  # fmt: skip
 __all__ = [
-    "Graph", "TrainSpec", "embed", "evaluate_run", "fit", "load", "nml_loss", "parse_spec", "preset_spec",
-    "read_embeddings", "version",
+    "Embeddings", "Graph", "NodeEmbedder", "TrainSpec", "embed", "evaluate_run", "fit", "load", "nml_loss",
+    "parse_spec", "preset_spec", "read_embeddings", "version",
 ]  # fmt: skip
 
 

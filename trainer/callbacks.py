@@ -6,13 +6,15 @@ loop then checkpoints and ends the run as finished early.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from trainer.config import TrainSpec
+from trainer.errors import InvalidInput
 
 
 class Signal(Enum):
@@ -43,6 +45,21 @@ class Result:
     embeddings: Path  # vectors.npy
     epochs: int
     stopped_early: bool = False
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """From metrics.json; without `run.export`, `embeddings` is where they would be.
+
+        Raises:
+            InvalidInput: there is no finished run.
+        """
+        try:
+            metrics = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InvalidInput(f"{directory}: holds no finished run. Finish it with `nml train --resume`.") from None
+        return cls(
+            directory, metrics, directory / "embeddings" / "vectors.npy", metrics["epoch"], metrics["stopped_early"]
+        )
 
 
 class Callback:

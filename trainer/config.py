@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from trainer.errors import InvalidInput
+from trainer.files.documents import merged, set_value
 from trainer.methods import BY_NAME, METHODS
 from trainer.methods.interface import Method, Scope
 from trainer.methods.nml import NegativeMetricLearning
@@ -126,12 +128,40 @@ class TrainSpec(Spec):
         method.check(self)
         return self
 
+    def with_(self, changes: Mapping[str, Any] | None = None, /, **sections: Any) -> TrainSpec:
+        """The same spec with some fields changed; checked like any other.
+
+            spec.with_(optimiser={"epochs": 50}, method={"temperature": 0.4})
+            spec.with_({"optimiser.epochs": 50, "method.temperature": 0.4})
+            spec.with_(data={"name": "files", "files": {"npz": "graph.npz"}})    a paper's settings on own data
+
+        Another method, and another data set, come with the defaults of their own settings.
+
+        Raises:
+            InvalidInput: with one line per wrong field.
+        """
+        asked: dict[str, Any] = {}
+        for path, value in [*(changes or {}).items(), *sections.items()]:
+            change: dict[str, Any] = {}
+            set_value(change, path, {"name": value} if path == "method" and isinstance(value, str) else value)
+            asked = merged(asked, change)
+        document = self.model_dump(mode="json")
+        for section, kept in (("method", ()), ("data", _KEPT_OF_DATA)):
+            there, new = document[section], asked.get(section)
+            if isinstance(new, dict) and new.get("name", there["name"]) != there["name"]:
+                document[section] = {key: there[key] for key in kept}
+                document["preset"] = None if section == "method" else document["preset"]
+        return parse_spec(merged(document, asked))
+
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """What the method and the encoder can do together, for the planner."""
         if self.encoder.at_once:
             return ("whole",)
         return tuple(scope for scope in self.method.scopes if scope != "cached" or self.encoder.norm != "batch")
+
+
+_KEPT_OF_DATA = ("features", "held_out_edges", "held_out_seed")  # when another data set is chosen
 
 
 def spec_hash(spec: TrainSpec) -> str:

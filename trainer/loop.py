@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -76,7 +75,7 @@ def fit(
             try:
                 with translated_failures(), StopRequest("finishing this step, then checkpointing") as stop:
                     _plan_and_train(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
-                result = _result(run)
+                result = Result.read(run.path)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
                 record_failure(run, error)
@@ -226,14 +225,6 @@ def _choose_products(spec: TrainSpec, nodes: int) -> str:
 def _is_due(epoch: int, every: int, *, also: int) -> bool:
     """Whether something is done after this epoch that is done `every` so many (0: never) and after epoch `also`."""
     return every > 0 and (epoch % every == 0 or epoch == also)
-
-
-def _result(run: RunDirectory) -> Result:
-    """From metrics.json; without `run.export`, `embeddings` is where they would be."""
-    metrics = json.loads((run.path / "metrics.json").read_text(encoding="utf-8"))
-    return Result(
-        run.path, metrics, run.path / "embeddings" / "vectors.npy", metrics["epoch"], metrics["stopped_early"]
-    )
 
 
 def _device(spec: TrainSpec) -> torch.device:

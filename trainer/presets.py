@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
+from trainer.files.documents import merged as merged
 from trainer.methods import BY_NAME, METHODS
+from trainer.spec.data import FilesSpec
 
 DEFAULT_PRESET = "nml"
 PRESETS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {  # name: its method, and sections by data set
@@ -38,9 +40,20 @@ def preset_document(preset: str, dataset: str) -> dict[str, Any]:
     return merged(document, named)
 
 
-def preset_spec(preset: str, dataset: str) -> TrainSpec:
-    """The validated spec of a preset for a data set."""
-    return parse_spec(preset_document(preset, dataset))
+def preset_spec(preset: str, dataset: str | Mapping[str, Any] | FilesSpec = "digits") -> TrainSpec:
+    """The validated spec of a preset for a data set, or for own files.
+
+        preset_spec("nml", "cora")
+        preset_spec("nml", {"nodes": "nodes.csv", "edges": "edges.csv"})           what data.files says
+        preset_spec("nml-official", "cora").with_(data={"name": "files", "files": {"npz": "mine.npz"}})
+
+    Raises:
+        InvalidInput: there is no such preset, or it has no settings for this data set.
+    """
+    if isinstance(dataset, str):
+        return parse_spec(preset_document(preset, dataset))
+    files = dataset.model_dump(mode="json") if isinstance(dataset, FilesSpec) else dict(dataset)
+    return parse_spec(merged(preset_document(preset, "files"), {"data": {"files": files}}))
 
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:
@@ -64,15 +77,6 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
         )
     over = document if not isinstance(document.get("method"), str) else {**document, "method": {"name": method}}
     return merged(under, over)
-
-
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over`, with what it leaves out taken from `under`, section by section and key by key."""
-    both = {
-        key: merged(under[key], value) if isinstance(value, dict) and isinstance(under.get(key), dict) else value
-        for key, value in over.items()
-    }
-    return under | both
 
 
 def _method_name(method: Any) -> str | None:

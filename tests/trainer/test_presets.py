@@ -10,6 +10,7 @@ from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
 from trainer.presets import complete, merged, preset_document, preset_spec
 from trainer.run.directory import RunDirectory, read_spec
+from trainer.spec.data import FilesSpec
 
 
 def test_nothing_becomes_nml_on_digits():
@@ -116,3 +117,50 @@ def test_a_run_directory_of_an_earlier_release_is_refused_on_resume_and_left_as_
         read_spec(tmp_path)
     assert (tmp_path / "spec.json").read_bytes() == before
     assert not (tmp_path / "checkpoints").exists()
+
+
+OWN = {"nodes": "nodes.csv", "edges": "edges.csv"}
+
+
+@pytest.mark.parametrize("files", [OWN, FilesSpec(**OWN)])
+def test_a_preset_can_be_had_for_own_files(files):
+    spec = preset_spec("nml", files)
+    assert (spec.data.name, spec.data.files, spec.preset) == ("files", FilesSpec(**OWN), "nml")
+
+
+def test_settings_of_a_paper_can_be_had_for_own_files():
+    paper = preset_spec("nml-official", "cora")
+    own = paper.with_(data={"name": "files", "files": OWN})
+    assert own.data.files == FilesSpec(**OWN)
+    assert own.model_copy(update={"data": paper.data}) == paper
+
+
+def test_fields_are_changed_by_section_and_by_dotted_path():
+    spec = preset_spec("nml", "cora")
+    changed = spec.with_({"optimiser.epochs": 3, "method.metric.hidden": 64}, optimiser={"lr": 0.1}, run={"seed": 5})
+    assert changed.optimiser == spec.optimiser.model_copy(update={"epochs": 3, "lr": 0.1})
+    assert changed.method.metric == spec.method.metric.model_copy(update={"hidden": 64})
+    assert (changed.run.seed, changed.preset, changed.data) == (5, "nml", spec.data)
+    assert spec.with_() == spec
+
+
+@pytest.mark.parametrize("method", ["grace", {"name": "grace"}])
+def test_another_method_comes_with_its_own_settings_and_no_preset(method):
+    spec = preset_spec("nml", "cora").with_(method=method)
+    assert (spec.method, spec.preset) == (parse_spec({"method": "grace"}).method, None)
+
+
+def test_another_data_set_keeps_how_features_are_prepared():
+    spec = parse_spec({"data": {"name": "synthetic", "synthetic": {"nodes": 50}, "features": "zscore"}})
+    other = spec.with_({"data.name": "cora"}).data
+    assert (other.name, other.features, other.synthetic) == ("cora", "zscore", None)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [({"optimiser.epoch": 3}, "optimiser.epoch: unknown key"), ({"method.temperature": 0}, "method.temperature"),
+     ({"run.seed.x": 1}, "run.seed"), ({"optimizer": {}}, "optimizer: unknown key")],
+)  # fmt: skip
+def test_wrong_changes_are_refused_by_field(change, said):
+    with pytest.raises(InvalidInput, match=said):
+        preset_spec("nml", "cora").with_(change)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainer.data import structural
 from trainer.data.edges import compress
 from trainer.data.features import as_features
 from trainer.data.seal import fingerprint
@@ -67,12 +68,21 @@ class Graph:
         target = torch.repeat_interleave(torch.arange(self.num_nodes), self.indptr.diff())
         return torch.stack([self.indices, target])
 
+    def is_directed(self) -> bool:
+        """Whether some edge has no reverse, or one of another weight. Looks at all edges."""
+        n, (source, target) = self.num_nodes, self.edge_index.numpy()
+        order = np.argsort(source * n + target)  # the reverses, in the order that edges have
+        if not (np.array_equal(source[order], target) and np.array_equal(target[order], source)):
+            return True
+        return self.weight is not None and not np.array_equal(self.weight.numpy()[order], self.weight.numpy())
+
     @classmethod
     def from_edges(
         cls,
         edge_index: Any,
-        x: Any,
+        x: Any = None,
         *,
+        num_nodes: int | None = None,
         name: str = "graph",
         ids: Any = None,
         weight: Any = None,
@@ -86,7 +96,8 @@ class Graph:
 
         Args:
             edge_index: [2, E] integers, sources and targets, in any order and with repetitions.
-            x: [N, F] numpy, torch or scipy sparse.
+            x: [N, F] numpy, torch or scipy sparse; none: structural features (trainer.data.structural).
+            num_nodes: N, where neither x nor ids say it; none: one more than the largest number in edge_index.
             ids: [N] integers or text, all different; none: 0 to N - 1.
             weight: [E] numbers of at least 0.
             y: [N] integers, -1 for unlabelled; `classes` names them, else they are called "0", "1", ...
@@ -96,13 +107,22 @@ class Graph:
         Raises:
             InvalidInput: anything that does not fit together, naming the array and the first wrong position.
         """
-        features = as_features(x)
-        num_nodes = features.shape[0]
+        array = _edge_array(edge_index)
+        features = None if x is None else as_features(x)
+        if features is not None:
+            if num_nodes not in (None, features.shape[0]):
+                raise InvalidInput(f"features have {features.shape[0]} rows for {num_nodes} nodes. Give one row each.")
+            num_nodes = features.shape[0]
+        elif num_nodes is None:
+            num_nodes = len(ids) if ids is not None else int(array.max()) + 1 if array.size else 0
         if num_nodes < 2:
             raise InvalidInput(f"the graph has {num_nodes} node{'s' * (num_nodes != 1)}; contrast needs at least 2.")
         weights = None if weight is None else np.asarray(weight, dtype=np.float32)
-        edges = compress(_edge_array(edge_index), weights, num_nodes, directed=directed)
+        edges = compress(array, weights, num_nodes, directed=directed)
         labels, names = _labels(y, classes, num_nodes)
+        if features is None:
+            features = torch.from_numpy(structural.features(edges.indptr, edges.indices))
+            notes = (*notes, structural.NOTE)
         return cls(
             name=name,
             indptr=torch.from_numpy(edges.indptr),
@@ -113,7 +133,7 @@ class Graph:
             y=labels,
             classes=names,
             split=_split(split, num_nodes),
-            notes=(*notes, *edges.notes),
+            notes=tuple(dict.fromkeys((*notes, *edges.notes))),
         )
 
     def save(self, directory: str | Path) -> None:

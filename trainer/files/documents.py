@@ -56,6 +56,15 @@ def set_value(document: dict[str, Any], path: str, value: Any) -> None:
     node[last] = value
 
 
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over`, with what it leaves out taken from `under`, section by section and key by key."""
+    both = {
+        key: merged(under[key], value) if isinstance(value, dict) and isinstance(under.get(key), dict) else value
+        for key, value in over.items()
+    }
+    return under | both
+
+
 def value_at(document: dict[str, Any], path: str) -> Any:
     """The value of a dotted key; None where there is none."""
     node: Any = document

@@ -74,7 +74,7 @@ def open_version(directory: Path) -> Version:
         raise InvalidInput(
             f"this version holds {about['rows']} of the {graph.num_nodes} nodes of its graph. Export all of them."
         )
-    return Version(encoder, graph, _preparation(spec.data, graph))
+    return Version(encoder, graph, preparation_of(spec.data, graph))
 
 
 def _documents(directory: Path) -> tuple[dict[str, Any], TrainSpec]:
@@ -106,7 +106,8 @@ def _graph(spec: DataSpec, expected: str) -> Graph:
     return graph
 
 
-def _preparation(spec: DataSpec, graph: Graph) -> Preparation:
+def preparation_of(spec: DataSpec, graph: Graph) -> Preparation:
+    """How features of new nodes are prepared; graph: as `load(spec)` gives it."""
     sparse = graph.x.is_sparse_csr
     if spec.features != "zscore":
         return Preparation(spec.features, graph.num_features, sparse)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.data import structural
 from trainer.data.manifest import not_a_graph, read_manifest
 from trainer.data.sparsity import SPARSE_BELOW
 from trainer.errors import InvalidInput
@@ -181,9 +182,13 @@ def _npz(spec: FilesSpec) -> GraphShape:
         nodes, features = _small_array(path, "attr_shape")
         nonzeros = headers["attr_indices"][0][0]
         nonzeros = nonzeros if nonzeros <= SPARSE_BELOW * nodes * features else None
+    elif told := [headers[name][0][0] for name in ("ids", "y", "labels") if name in headers]:
+        nodes, features = told[0], structural.WIDTH
+    elif "adj_shape" in headers:
+        nodes, features = _small_array(path, "adj_shape")[0], structural.WIDTH
     else:
         raise InvalidInput(
-            f"{path}: neither x [N, F] nor attr_indices and attr_shape are in it. Add x, a row per node."
+            f"{path}: neither x [N, F] nor attr_indices and attr_shape are in it. Add x, a row per node, or ids."
         )
     edges = listed if spec.directed else 2 * listed
     held = sum(size for _, size in headers.values())
@@ -201,7 +206,7 @@ def _tables(spec: FilesSpec) -> GraphShape:
     tables = open_tables(spec)
     nodes, listed = _rows(tables.nodes.path), _rows(tables.edges.path)
     edges = listed if spec.directed else 2 * listed
-    columns = len(tables.features)
+    columns = len(tables.features) or structural.WIDTH
     # Both tables as Arrow columns, features once more as a matrix, then edges while they are sorted.
     loading = nodes * (8 * columns + 100) + 60 * listed + 40 * edges
     counted = "lines" if ".csv" in (tables.nodes.path.suffix, tables.edges.path.suffix) else "rows"

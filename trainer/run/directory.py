@@ -17,6 +17,8 @@ from trainer.files.atomic import write_json
 from trainer.files.documents import read_document
 from trainer.files.journal import REWIND, Event, append, epoch_of, fold, read_journal
 
+GRAPH_FILE = "graph.npz"  # a graph that was in memory (trainer.interactive.fit), there before the run is
+
 
 class RunDirectory:
     """Opened by exactly one trainer at a time: a lock, released by the kernel even after kill -9, keeps others out."""
@@ -58,7 +60,7 @@ class RunDirectory:
     @staticmethod
     def _check_owner(path: Path, spec: TrainSpec, resume: bool) -> None:
         if not (path / "spec.json").exists():
-            ours, beginning = (".lock", "log.txt"), ".spec.json."  # the last, if killed while writing it
+            ours, beginning = (".lock", "log.txt", GRAPH_FILE), ".spec.json."  # the last, if killed while writing it
             names = [entry.name for entry in path.iterdir()]
             foreign = [name for name in names if name not in ours and not name.startswith(beginning)]
             if foreign:

@@ -97,6 +97,11 @@ def import_tables(
                 progress(what, share)
 
         tables = open_tables(spec)
+        if not tables.features:  # structural ones need the whole graph in memory
+            raise InvalidInput(
+                f"{tables.nodes.path}, row 1: no feature columns. Add at least one column of numbers; only a graph "
+                "that is trained from files or memory gets structural ones."
+            )
         scratch = directory / "scratch"
         scratch.mkdir()
         nodes = import_nodes(tables, spec, directory, scratch, budget, lambda share: tell("nodes", share))

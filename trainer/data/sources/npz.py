@@ -1,9 +1,9 @@
 """The user's graph as one .npz file, read without pickles.
 
     edges      edge_index [2, E], or adj_indptr, adj_indices, adj_shape and optionally adj_data (row = source)
-    features   x [N, F], or attr_indptr, attr_indices, attr_shape and optionally attr_data
+    features   x [N, F], or attr_indptr, attr_indices, attr_shape and optionally attr_data; none: structural ones
     optional   y or labels [N] (integers or text; -1 or empty: unlabelled), ids [N] (integers or text),
-               edge_weight [E], and train, val, test (node numbers or masks [N])
+               edge_weight [E], train, val, test (node numbers or masks [N]), and notes (text, for people)
 
 adj_data counts as weights unless all are 1. Positions in messages are numpy's, so the first is 0.
 """
@@ -48,25 +48,51 @@ def load(spec: FilesSpec) -> Graph:
 
 
 def _graph(arrays: Arrays, name: str, *, directed: bool) -> Graph:
-    edge_index, weight, num_nodes = _edges(arrays)
+    edge_index, weight, square = _edges(arrays)
     x = _features(arrays)
-    if num_nodes is not None and num_nodes != x.shape[0]:
-        raise InvalidInput(f"adj_shape says {num_nodes} nodes, the features have {x.shape[0]} rows. They must agree.")
+    if x is not None and square not in (None, x.shape[0]):
+        raise InvalidInput(f"adj_shape says {square} nodes, the features have {x.shape[0]} rows. They must agree.")
+    told = square if x is None else int(x.shape[0])
+    num_nodes = _nodes(arrays) if told is None else told
     given = arrays["y"] if "y" in arrays else arrays.get("labels")
-    y, classes = (None, None) if given is None else encode_labels(_vector(given, "y or labels", x.shape[0]))
+    y, classes = (None, None) if given is None else encode_labels(_vector(given, "y or labels", num_nodes))
     from trainer.data.graph import Graph  # loads torch: not for a file that is known to be wrong
 
     return Graph.from_edges(
         edge_index,
         x,
+        num_nodes=num_nodes,
         name=name,
         ids=_ids(arrays),
         weight=weight,
         y=y,
         classes=classes,
-        split=_split(arrays, x.shape[0]),
+        split=_split(arrays, num_nodes),
         directed=directed,
+        notes=[str(note) for note in arrays.get("notes", ())],
     )
+
+
+def save(graph: Graph, path: Path) -> None:
+    """Write a graph so that `load` gives it back, if `data.files.directed` is what its `is_directed` says."""
+    arrays: dict[str, NDArray[Any]] = {"edge_index": graph.edge_index.numpy(), "ids": graph.ids}
+    if graph.x.is_sparse_csr:
+        arrays |= {
+            "attr_indptr": graph.x.crow_indices().numpy(), "attr_indices": graph.x.col_indices().numpy(),
+            "attr_data": graph.x.values().numpy(), "attr_shape": np.array(graph.x.shape),
+        }  # fmt: skip
+    else:
+        arrays["x"] = graph.x.numpy()
+    if graph.weight is not None:
+        arrays["edge_weight"] = graph.weight.numpy()
+    if graph.y is not None:
+        arrays["y"] = np.array([*graph.classes, ""], dtype=np.str_)[graph.y.numpy()]  # -1: the last
+    if graph.split is not None:
+        arrays |= {part: nodes.numpy() for part, nodes in graph.split.items()}
+    if graph.notes:
+        arrays["notes"] = np.array(graph.notes, dtype=np.str_)
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _ids(arrays: Arrays) -> NDArray[Any] | None:
@@ -99,11 +125,22 @@ def _features(arrays: Arrays) -> Any:
     if "x" in arrays:
         return arrays["x"]
     if "attr_indptr" not in arrays:
-        raise InvalidInput(f"neither x nor attr_indptr is in it, only {_listed(arrays)}. Add x, a row per node.")
+        return None
     from scipy.sparse import csr_matrix
 
     indptr, indices, data, shape = _compressed(arrays, "attr")
     return csr_matrix((np.ones(len(indices), np.float32) if data is None else data, indices, indptr), shape=shape)
+
+
+def _nodes(arrays: Arrays) -> int:
+    """How many nodes there are, where neither features nor an adjacency matrix say it."""
+    for name in ("ids", "y", "labels"):
+        if name in arrays and arrays[name].ndim == 1:
+            return len(arrays[name])
+    raise InvalidInput(
+        f"neither x nor attr_indptr is in it, only {_listed(arrays)}. Add x, a row per node, or for a graph without "
+        "features the ids of its nodes."
+    )
 
 
 def _compressed(arrays: Arrays, prefix: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, tuple[int, int]]:

@@ -1,6 +1,7 @@
 """The user's graph as a table of nodes and a table of edges, CSV or Parquet.
 
-Nodes: an id column, an optional label column, and every other column is a feature. Edges: two columns of ids and an
+Nodes: an id column, an optional label column, and every other column is a feature; where there is none, nodes get
+structural features (trainer.data.structural). Edges: two columns of ids and an
 optional weight; other columns are ignored. Ids keep their type: in Parquet the column's, in CSV integers if every id of
 the column is written as one ("7", but not "07" or "7.0"), else text. Empty labels and the integer -1 mean unlabelled.
 """
@@ -60,6 +61,7 @@ def load(spec: FilesSpec) -> Graph:
     return Graph.from_edges(
         edges.edge_index,
         x,
+        num_nodes=len(ids),
         name=tables.nodes.path.stem,
         ids=ids.to_numpy() if pa.types.is_integer(ids.type) else ids.to_numpy().astype(np.str_),
         weight=edges.weight,
@@ -85,8 +87,6 @@ def open_tables(spec: FilesSpec) -> Tables:
     weight = _optional(edges, spec.weight_column, "weight_column")
     text = [spec.id_column] if label in (None, spec.id_column) else [spec.id_column, str(label)]
     features = [name for name in nodes.columns if name not in text]
-    if not features:
-        raise InvalidInput(f"{nodes.path}, row 1: no feature columns. Add at least one column of numbers.")
     return Tables(nodes, edges, text, features, label, weight)
 
 
@@ -99,14 +99,14 @@ def _optional(table: TableFile, column: str | None, key: str) -> str | None:
 
 def _read_nodes(
     tables: Tables, spec: FilesSpec
-) -> tuple[pa.ChunkedArray, tuple[NDArray[np.int64], tuple[str, ...]] | None, NDArray[np.float32]]:
+) -> tuple[pa.ChunkedArray, tuple[NDArray[np.int64], tuple[str, ...]] | None, NDArray[np.float32] | None]:
     table = tables.nodes
     columns = table.read(text=tables.node_text, numbers=tables.features)
     ids = read_ids(table, spec.id_column, columns[spec.id_column])
     check_count(table, len(ids))
     _refuse_duplicates(table, ids)
     labels = None if tables.label is None else _labels(table, tables.label, columns[tables.label])
-    return ids, labels, feature_matrix(columns, tables.features)
+    return ids, labels, feature_matrix(columns, tables.features) if tables.features else None
 
 
 def check_count(table: TableFile, num_nodes: int) -> None:

@@ -173,7 +173,6 @@ LONG = "x" * 257
         ("", EDGES, "nodes.csv: is empty"),
         ("id,f\n", EDGES, "nodes.csv: has 0 nodes"),
         ("id,f\na,1\n", EDGES, "nodes.csv: has 1 nodes"),
-        ("id,label\na,1\nb,2\n", EDGES, "nodes.csv, row 1: no feature columns"),
         ("name,f\na,1\nb,2\n", EDGES, 'nodes.csv, row 1: there is no column "id", only "name", "f"'),
         ("id,f,f\na,1,1\n", EDGES, 'nodes.csv, row 1: 2 columns are called "f"'),
         ("id,f\na,1\nb,2\n\na,3\n", EDGES, 'nodes.csv, row 5: id "a" is already used in row 2'),
@@ -224,7 +223,6 @@ PAIR = pd.DataFrame({"source": [1, 2], "target": [2, 3]})
         (FRAME.assign(label=[0.5, 1, 2]), PAIR, "nodes.parquet, row 2: label 0.5"),
         (FRAME.assign(label=[0, -4, 2]), PAIR, "nodes.parquet, row 3: label -4"),
         (FRAME[:0], PAIR, "nodes.parquet: has 0 nodes"),
-        (FRAME[["id"]], PAIR, "nodes.parquet, row 1: no feature columns"),
     ],
 )
 def test_bad_parquet_is_refused_with_file_and_row(read_parquet, nodes, edges, message):
