@@ -168,6 +168,7 @@ def test_exit_codes_tell_the_kind_of_failure(tmp_path):
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
             OutOfMemory,
         ),
+        (RuntimeError("unable to mmap 8 bytes from file <state>: Cannot allocate memory (12)"), OutOfMemory),
         (OSError(errno.ENOSPC, "No space left on device"), Infrastructure),
     ],
 )

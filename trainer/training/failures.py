@@ -11,6 +11,8 @@ from trainer.errors import Cancelled, OutOfMemory
 from trainer.process.outcome import MEMORY_ADVICE, as_trainer_error, failure
 from trainer.run.directory import RunDirectory
 
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")
+
 
 @contextmanager
 def translated_failures() -> Iterator[None]:
@@ -20,8 +22,8 @@ def translated_failures() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(MEMORY_ADVICE) from error
     except (MemoryError, RuntimeError, OSError) as error:
-        # torch's CPU allocator has no exception of its own
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        # torch's CPU allocator and its memory maps have no exception of their own
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY):
             raise OutOfMemory(MEMORY_ADVICE) from error
         known = as_trainer_error(error)
         if known is None:
