@@ -16,7 +16,19 @@ from service.api import openapi, problems
 from service.api.edge.guard import Guard
 from service.api.edge.metrics import RequestMetrics
 from service.api.fast_routes import FastRoutes, routes_to
-from service.api.routes import aliases, console, datasets, embeddings, inference, jobs, operations, retrieval, sweeps
+from service.api.routes import (
+    aliases,
+    console,
+    datasets,
+    embeddings,
+    estimates,
+    inference,
+    jobs,
+    operations,
+    retrieval,
+    scores,
+    sweeps,
+)
 from service.api.state import open_state
 from service.private_home import create_private_files
 from service.settings import Settings
@@ -51,8 +63,10 @@ def create_app(settings: Settings, metrics: RequestMetrics | None = None) -> Fas
     )  # fmt: skip
     problems.install(app)
     app.include_router(jobs.router)
+    app.include_router(estimates.router)
     app.include_router(sweeps.router)
     app.include_router(retrieval.router)
+    app.include_router(scores.router)
     app.include_router(inference.router)
     app.include_router(embeddings.router)
     app.include_router(aliases.router)

@@ -19,6 +19,10 @@ JOBS: dict[str, Any] = {
             "evaluation": {"probe_epochs": 100},
         },
     },
+    "named": {
+        "summary": "With a name and notes to find it by",
+        "value": {"data": {"name": "digits"}, "name": "first try", "priority": 5, "metadata": {"team": "graphs"}},
+    },
     "published": {
         "summary": "The paper's settings for Cora, with another seed",
         "value": {"preset": "nml-official", "data": {"name": "cora"}, "run": {"seed": 7}},
@@ -31,6 +35,13 @@ JOBS: dict[str, Any] = {
             "encoder": {"hidden": 128, "dim": 64},
             "evaluation": {"figures": False},
         },
+    },
+}
+PATCHES: dict[str, Any] = {
+    "sooner": {"summary": "Start it before others", "value": {"priority": 10}},
+    "notes": {
+        "summary": "Another name, one note more, one fewer",
+        "value": {"name": "second try", "metadata": {"team": "graphs", "draft": None}},
     },
 }
 SWEEPS: dict[str, Any] = {

@@ -11,9 +11,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from service.api.embeddings.schemas import REQUEST_BODIES
+from service.api.embeddings.score_schemas import SCORE_BODIES
+from service.api.job_options import DESCRIBED as JOB_BODIES
 from service.api.problems import MEDIA_TYPE
 from service.api.schemas import ProblemDocument
 from service.api.security import PUBLIC
@@ -30,6 +32,7 @@ _SCHEMES = {
     },
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key, in another header"},
 }
+_BODIES: tuple[type[BaseModel], ...] = (*REQUEST_BODIES, *SCORE_BODIES, *JOB_BODIES)
 DESCRIPTION = """
 Trains node embeddings by graph contrastive learning: submit a spec, watch the job, ask for vectors and neighbours.
 
@@ -69,7 +72,7 @@ def document(app: FastAPI, *, keys_required: bool) -> dict[str, Any]:
     schemas = made["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    for question in REQUEST_BODIES:  # which routes read by themselves
+    for question in _BODIES:  # which routes read by themselves
         described = question.model_json_schema(ref_template=REFERENCE + "{model}")
         schemas |= described.pop("$defs", {})
         schemas[question.__name__] = described

@@ -28,7 +28,7 @@ def job_document(job: Job, *, mlflow_ui_url: str | None, whole: bool = True) -> 
     document: dict[str, Any] = {
         "id": job.id, "kind": job.kind, "name": job.name, "state": job.state, "attempt": job.attempt,
         "priority": job.priority, "owner": job.owner, "created": moment(job.created), "started": moment(job.started),
-        "ended": moment(job.ended), "deadline": moment(job.deadline), "dataset": job.dataset,
+        "ended": moment(job.ended), "deadline": moment(job.deadline), "metadata": job.metadata, "dataset": job.dataset,
         "spec_hash": job.spec_hash, "memory_bytes": job.memory_bytes,
         "retries": {"infra": job.infra_retries, "oom": job.oom_retries}, "progress": job.progress,
         "metrics": job.metrics, "failure": failure, "mlflow_run_id": job.mlflow_run_id,

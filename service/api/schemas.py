@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.config import TrainSpec
+from trainer.spec.training import SamplingSpec
 from tuner.config import SweepSpec
 
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
@@ -82,6 +83,7 @@ class JobSummary(Document):
     started: Moment | None
     ended: Moment | None
     deadline: Moment | None
+    metadata: dict[str, str] = Field(description="what the client noted on it", examples=[{"team": "graphs"}])
     dataset: str = Field(description="the data set's name, with its version where it has one")
     spec_hash: str = Field(description="equal for specs that train the same")
     memory_bytes: int | None = Field(description="what it was estimated to need")
@@ -114,6 +116,44 @@ class JobPage(Document):
 
     items: list[JobSummary]
     next: str | None = Field(description="as `cursor`, gives the next page; null on the last")
+
+
+class GraphShapeDocument(Document):
+    """How large the graph is."""
+
+    nodes: int
+    edges: int = Field(description="directed ones")
+    features: int
+    nonzeros: int | None = Field(description="of sparse features; null: they are dense")
+    weighted: bool
+    mapped: bool = Field(description="it stays on disk and is read by slices")
+    classes: int = Field(description="of its labels; 0: there are none")
+    id_bytes: int = Field(description="of one node's id")
+    loading: int = Field(description="bytes that reading it takes beside itself")
+    note: str = Field(description="where these numbers come from")
+
+
+class MemoryDocument(Document):
+    """Bytes that each process of the run needs. What is held at different times does not add up."""
+
+    total: int
+    peak: str = Field(description="when most is held", examples=["training"])
+    largest: str = Field(description="the largest part apart from libraries", examples=["contrast"])
+    parts: dict[str, int]
+    held: dict[str, str] = Field(description="when each part is held")
+
+
+class EstimateDocument(Document):
+    """What a training job would need, and how it would be done."""
+
+    data: str = Field(description="the data set, with its version where it has one", examples=["digits"])
+    workers: int = Field(description="processes that train together")
+    shape: GraphShapeDocument
+    sampling: SamplingSpec = Field(description="with all that the spec leaves open filled in")
+    spec_hash: str = Field(description="equal for specs that train the same")
+    reason: str = Field(description="why it would be done in this way")
+    memory: MemoryDocument
+    limit: int = Field(description="bytes that all processes together may use")
 
 
 class Series(Document):

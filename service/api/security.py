@@ -30,7 +30,8 @@ OUTAGE_SECONDS = 86_400.0  # for so long a key is good for what may be asked whi
 _KEPT = 10_000  # keys
 _LOOKUPS = 8  # at a time, so that a flood of wrong keys leaves threads to everyone else
 _LONGEST = 200  # characters of a key; ours have 81
-_QUESTION = re.compile(r"/v1/embeddings/[^/]+/(lookup|neighbors|embed|classify)")
+_QUESTION = re.compile(r"/v1/embeddings/[^/]+/(lookup|neighbors|recommend|scores|compare|embed|classify)")
+_ESTIMATES = "/v1/estimates"
 _REALM = 'Bearer realm="nml"'
 
 
@@ -72,7 +73,8 @@ def needed_scope(method: str, path: str) -> str | None:
     """The scope that a request needs; none for the public probes."""
     if method in SAFE_METHODS:
         return None if path in PUBLIC else "read"
-    return "submit" if question_of(method, path) is None else "read"
+    is_asked = question_of(method, path) is not None or (method == "POST" and path == _ESTIMATES)
+    return "read" if is_asked else "submit"
 
 
 def question_of(method: str, path: str) -> str | None:

@@ -10,25 +10,27 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from service.api.cpu_bounds import check_job_cpus, check_sweep_cpus
 from service.api.problems import MAX_ERRORS, FieldError, Problem, field_errors, invalid, not_valid, problem_of
-from service.datasets.resolve import resolve
+from service.datasets.resolve import Resolved, resolve
 from service.settings import Settings
 from service.store import Store
 from service.store.records import NewJob
 from trainer.config import TrainSpec, spec_hash
 from trainer.errors import InvalidInput, OutOfMemory
 from trainer.planning.cpus import usable_cpus
-from trainer.planning.plan import make_plan, size
+from trainer.planning.plan import Plan, make_plan, size
 from trainer.planning.shape import GraphShape
 from trainer.presets import PRESETS, complete
 from tuner.config import SweepSpec, sweep_hash, trial_spec
 
+SMALLEST: dict[str, Any] = {"data": {"name": "digits"}}
+ESTIMATED = ("sampling", "spec_hash", "reason", "memory", "limit")  # of a plan: what one needs who has yet to ask
 MOST_VALUES = 10_000  # that a sweep's space and starts may list; each is checked against the training spec
 _FILES = "a client cannot name files of the service; upload them with POST /v1/datasets and give that data set's name"
 _FOR_COMMAND_LINES = re.compile(r"(?:^|(?<=[.;:] ))[^.;:]*(?:`nml |--)[^.]*\.(?: |$)")
@@ -44,6 +46,7 @@ class Request:
     name: str | None = None
     priority: int = 0
     deadline: float | None = None  # seconds since 1970
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def prepare_job(document: dict[str, Any], request: Request, store: Store, settings: Settings) -> NewJob:
@@ -53,24 +56,46 @@ def prepare_job(document: dict[str, Any], request: Request, store: Store, settin
         Problem: 422, with the fields to change.
         Unavailable: the store does not answer.
     """
-    spec = _valid(TrainSpec, _completed(document))
-    _refuse_files(spec, "data")
-    check_job_cpus(spec, settings)
-    found = resolve(spec.data, store, settings)
-    spec = _named(spec.model_copy(update={"data": found.data}), request.name)
-    need = _planned(spec, found.shape, settings.memory_bytes, "") * spec.run.workers
+    spec, found = _train_spec(document, store, settings)
+    spec = _named(spec, request.name)
+    need = _planned(spec, found.shape, settings.memory_bytes, "").memory.total * spec.run.workers
     return NewJob(
         kind="train", spec=spec.model_dump(mode="json"), spec_hash=spec_hash(spec), dataset=found.ref,
         owner=request.owner, name=spec.run.name, priority=request.priority, deadline=request.deadline,
-        memory_bytes=need, is_uploaded=found.is_uploaded,
+        memory_bytes=need, metadata=request.metadata, is_uploaded=found.is_uploaded,
     )  # fmt: skip
+
+
+def estimate_job(document: dict[str, Any], store: Store, settings: Settings) -> dict[str, Any]:
+    """What the training job that a document asks for would need, part by part, as `nml estimate` says it.
+
+    Raises:
+        Problem: 422, with the fields to change; also if it would not fit.
+        Unavailable: the store does not answer.
+    """
+    spec, found = _train_spec(document, store, settings)
+    plan = _planned(spec, found.shape, settings.memory_bytes, "")
+    about = {"data": found.ref, "workers": spec.run.workers, "shape": asdict(found.shape)}
+    return about | {name: value for name, value in plan.document().items() if name in ESTIMATED}
+
+
+def _train_spec(document: dict[str, Any], store: Store, settings: Settings) -> tuple[TrainSpec, Resolved]:
+    """The spec, complete, with the data set as it is now."""
+    if not document:
+        why = f"does not say what to train; the smallest spec that works is {json.dumps(SMALLEST)}"
+        raise Problem(422, f"body: {why}", errors=[FieldError("body", why)], extra={"example": SMALLEST})
+    spec = validated(TrainSpec, _completed(document))
+    _refuse_files(spec, "data")
+    check_job_cpus(spec, settings)
+    found = resolve(spec.data, store, settings)
+    return spec.model_copy(update={"data": found.data}), found
 
 
 def prepare_sweep(document: dict[str, Any], request: Request, store: Store, settings: Settings) -> NewJob:
     """The sweep that a document asks for; as `prepare_job`."""
     base = document.get("base")
     _check_extent(document)
-    spec = _valid(SweepSpec, document | ({"base": _completed(base, "base.")} if isinstance(base, dict) else {}))
+    spec = validated(SweepSpec, document | ({"base": _completed(base, "base.")} if isinstance(base, dict) else {}))
     _refuse_files(spec.base, "base.data")
     try:
         found = resolve(trial_spec(spec, {}).data, store, settings)
@@ -85,7 +110,7 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
     return NewJob(
         kind="sweep", spec=spec.model_dump(mode="json"), spec_hash=sweep_hash(spec), dataset=found.ref,
         owner=request.owner, name=spec.base.run.name, priority=request.priority, deadline=request.deadline,
-        memory_bytes=need, is_uploaded=found.is_uploaded,
+        memory_bytes=need, metadata=request.metadata, is_uploaded=found.is_uploaded,
     )  # fmt: skip
 
 
@@ -106,7 +131,8 @@ def _completed(document: dict[str, Any], place: str = "") -> dict[str, Any]:
         raise invalid(f"{place}preset", str(error).replace("Use --preset nml.", "Use nml.")) from error
 
 
-def _valid(kind: type[SpecType], document: dict[str, Any]) -> SpecType:
+def validated(kind: type[SpecType], document: dict[str, Any]) -> SpecType:
+    """Raises Problem 422 with the fields that are wrong."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -139,14 +165,14 @@ def _check_extent(document: dict[str, Any]) -> None:
         raise invalid("starts", f"with the space's values more than {MOST_VALUES}; list fewer")
 
 
-def _planned(spec: TrainSpec, shape: GraphShape, limit: int, place: str) -> int:
-    """Bytes that one process of the run will need.
+def _planned(spec: TrainSpec, shape: GraphShape, limit: int, place: str) -> Plan:
+    """How the run will be done, and the bytes that one of its processes will need.
 
     Raises:
         Problem: 422, it cannot be done within `limit`.
     """
     try:
-        return make_plan(spec, shape, limit).memory.total
+        return make_plan(spec, shape, limit)
     except OutOfMemory as error:
         message = _FOR_COMMAND_LINES.sub("", str(error)).strip()
         raise Problem(422, message, errors=[FieldError(f"{place}sampling", message)], kind="memory") from None
@@ -164,7 +190,7 @@ def _sweep_memory(spec: SweepSpec, shape: GraphShape, settings: Settings) -> int
         share = settings.memory_bytes // trials
         limit = share if own is None else int(own * 2**30)
         try:
-            return trials * _planned(trial, shape, min(share, limit), "base.")
+            return trials * _planned(trial, shape, min(share, limit), "base.").memory.total
         except Problem as problem:
             if trials > 1 and not spec.concurrency:
                 continue

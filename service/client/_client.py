@@ -15,8 +15,9 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tuner.config import SweepSpec
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_NONE: Mapping[str, str] = MappingProxyType({})
 _Kind = TypeVar("_Kind", bound=Job)
 
 
@@ -100,6 +102,7 @@ class Client:
         name: str | None = None,
         priority: int = 0,
         deadline_minutes: float | None = None,
+        metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Queue a training job.
@@ -109,10 +112,11 @@ class Client:
             name: what to call it in lists.
             priority: higher ones start first.
             deadline_minutes: from now; a job that has not ended then fails with kind "deadline".
+            metadata: notes of your own, up to 20 short texts; `jobs` can be asked for those that have them.
             idempotency_key: calls with the same key and spec give the same job; none: each call makes one.
         """
         query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
-        return job_from(Job, self._submit("v1/jobs", spec, query, idempotency_key))
+        return job_from(Job, self._submit("v1/jobs", spec, query, metadata, idempotency_key))
 
     def submit_sweep(
         self,
@@ -121,11 +125,21 @@ class Client:
         name: str | None = None,
         priority: int = 0,
         deadline_minutes: float | None = None,
+        metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
         """Queue a sweep; as `submit`, with a sweep spec."""
         query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
-        return job_from(Sweep, self._submit("v1/sweeps", spec, query, idempotency_key))
+        return job_from(Sweep, self._submit("v1/sweeps", spec, query, metadata, idempotency_key))
+
+    def estimate(self, spec: Mapping[str, Any] | TrainSpec) -> dict[str, Any]:
+        """What a training job would need, as `nml estimate` says it: `memory` part by part, `sampling`, `shape`, …
+
+        Raises:
+            ApiError: 422, the job would be refused; says why.
+        """
+        found: dict[str, Any] = self._send("POST", "v1/estimates", _document(spec))
+        return found
 
     # Looking
 
@@ -142,9 +156,28 @@ class Client:
             except ApiError:
                 raise error from None  # "no such job" is what to say
 
-    def jobs(self, *, state: str | None = None, dataset: str | None = None, limit: int | None = None) -> Iterator[Job]:
-        """Training jobs, newest first, page by page; at most `limit`."""
-        return self._listed(Job, "v1/jobs", {"state": state, "dataset": dataset}, limit)
+    def jobs(
+        self,
+        *,
+        state: str | None = None,
+        dataset: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Job]:
+        """Training jobs, newest first, page by page; at most `limit`.
+
+        Args:
+            metadata: entries that they must have, all of them.
+            created_from, created_before: with a time zone.
+        """
+        query: dict[str, Any] = {"state": state, "dataset": dataset, "name": name}
+        times = {"created_from": created_from, "created_before": created_before}
+        query |= {field: None if time is None else time.isoformat() for field, time in times.items()}
+        query["metadata"] = [f"{key}={value}" for key, value in (metadata or {}).items()] or None
+        return self._listed(Job, "v1/jobs", query, limit)
 
     def sweep(self, sweep_id: str) -> Sweep:
         """One sweep as it is now."""
@@ -229,7 +262,15 @@ class Client:
         with tempfile.TemporaryDirectory(prefix="nml-") as place:
             return _files.embeddings(self._session, path, Path(place), mapped=False)
 
-    # Ending
+    # Changing and ending
+
+    def update(self, job: str | Job, **changes: Any) -> Job:
+        """Change a job's or sweep's `name`, `priority` or `metadata`, whichever are given; the rest stays.
+
+        Of metadata, entries that are given are set, and None removes one.
+        """
+        path = self._place(job)
+        return _job_at(path, self._send("PATCH", path, changes))
 
     def cancel(self, job: str | Job) -> Job:
         """End a job that waits now, and a running one after it wrote a checkpoint. One already cancelled stays so."""
@@ -300,15 +341,21 @@ class Client:
     def _get(self, path: str, **query: Any) -> Any:
         return self._session.document("GET", path, params=query)
 
-    def _submit(self, path: str, spec: Any, query: Mapping[str, Any], key: str | None) -> Any:
-        document = spec.model_dump(mode="json") if hasattr(spec, "model_dump") else spec
+    def _submit(self, path: str, spec: Any, query: Mapping[str, Any], metadata: Any, key: str | None) -> Any:
+        document = _document(spec)
+        if metadata is not None:
+            document = {**document, "metadata": dict(metadata)}
+        given = {name: value for name, value in query.items() if value is not None}
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._send("POST", path, document, headers=headers, params=given)
+
+    def _send(self, method: str, path: str, document: Any, *, headers: Mapping[str, str] = _NONE, **how: Any) -> Any:
         try:
             body = json.dumps(document, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"the spec cannot be written as JSON: {error}") from error
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._session.document("POST", path, content=body, headers=headers, params=given)
+        headers = {"Content-Type": "application/json", **headers}
+        return self._session.document(method, path, content=body, headers=headers, **how)
 
     def _listed(self, kind: type[_Kind], path: str, query: Mapping[str, Any], limit: int | None) -> Iterator[_Kind]:
         return (job_from(kind, document) for document in pages(self._session, path, query, limit))
@@ -320,6 +367,10 @@ class Client:
 
     def _at(self, path: str) -> Job:
         return _job_at(path, self._get(path))
+
+
+def _document(spec: Any) -> Any:
+    return spec.model_dump(mode="json") if hasattr(spec, "model_dump") else spec
 
 
 def _job_at(path: str, document: Mapping[str, Any]) -> Job:

@@ -33,7 +33,8 @@ from service.client._payloads import (
     node_ids,
     version_of,
 )
-from service.client._session import CONNECT_SECONDS, Session, polls
+from service.client._scores import EMBEDDINGS, PATIENT, ScoreQuestions
+from service.client._session import Session, polls
 from trainer.errors import Infrastructure, InvalidInput
 
 if TYPE_CHECKING:
@@ -44,12 +45,10 @@ if TYPE_CHECKING:
 LOOKUP_IDS = 10_000  # the service takes so many at a time; more are asked for in parts
 QUERIES = 1_000
 PREDICTED = 100_000
-ANSWER_SECONDS = 300.0  # a search of everything, or an encoder that is loaded first, may take a while
-_PATIENT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
-_EMBEDDINGS, _ALIASES = "v1/embeddings", "v1/aliases"
+_ALIASES = "v1/aliases"
 
 
-class Embeddings:
+class Embeddings(ScoreQuestions):
     """Published embeddings of one service.
 
     `ref` is a version (the id of the training job it comes from) or an alias, such as `latest` or `latest.DATASET`. An
@@ -63,16 +62,16 @@ class Embeddings:
 
     def get(self, ref: str) -> Version:
         """All about a version."""
-        return _read.version_from(self._session.document("GET", path_of(_EMBEDDINGS, ref)))
+        return _read.version_from(self._session.document("GET", path_of(EMBEDDINGS, ref)))
 
     def list(self, dataset: str | None = None, *, limit: int | None = None) -> Iterator[Version]:
         """Versions, newest first; of one data set, by name or reference, if given."""
-        return map(_read.version_from, pages(self._session, _EMBEDDINGS, {"dataset": dataset}, limit))
+        return map(_read.version_from, pages(self._session, EMBEDDINGS, {"dataset": dataset}, limit))
 
     def publish(self, job: str | Job) -> Version:
         """Publish the embeddings of a job that has succeeded. Usually done by itself; a failed one is tried again."""
         name = job.id if isinstance(job, Job) else job
-        return _read.version_from(self._send("POST", _EMBEDDINGS, {"job": segment(name)}))
+        return _read.version_from(self._send("POST", EMBEDDINGS, {"job": segment(name)}))
 
     def wait(self, job: str | Job | Version, timeout: float | None = None) -> Version:
         """The version that a training job makes, once it is ready.
@@ -99,12 +98,12 @@ class Embeddings:
 
     def delete(self, version: str) -> None:
         """Remove a version and its files; refused while somebody's alias points to it."""
-        self._session.delete(path_of(_EMBEDDINGS, version))
+        self._session.delete(path_of(EMBEDDINGS, version))
 
     def build_index(self, ref: str, kind: Literal["hnsw", "ivf"] = "hnsw") -> Version:
         """Have a search index built in the background; one that is there stays."""
         version = self.get(ref).version
-        return _read.version_from(self._send("POST", path_of(_EMBEDDINGS, version, "index"), {"kind": kind}))
+        return _read.version_from(self._send("POST", path_of(EMBEDDINGS, version, "index"), {"kind": kind}))
 
     # By node id
 
@@ -115,7 +114,7 @@ class Embeddings:
             ApiError: 404, the version has no such node.
         """
         (node,) = node_ids([node])
-        path, end = path_of(_EMBEDDINGS, ref, "nodes"), quoted(node)
+        path, end = path_of(EMBEDDINGS, ref, "nodes"), quoted(node)
         if len(end) <= LONGEST_QUOTED:
             return array_from(self._session.request("GET", f"{path}/{end}", headers=accepting(NPY))).reshape(-1)
         found = self.lookup(ref, [node])  # too long for a URL
@@ -130,7 +129,7 @@ class Embeddings:
         nodes, parts, version = node_ids(ids), list[Any](), None
 
         def ask(part: Any) -> httpx.Response:
-            return self._ask(path_of(_EMBEDDINGS, version or ref, "lookup"), {"ids": part}, accept=NPY)
+            return self._ask(path_of(EMBEDDINGS, version or ref, "lookup"), {"ids": part}, accept=NPY)
 
         for _, response in ask_in_parts(nodes, LOOKUP_IDS, ask, sizes=id_sizes(nodes), limits=("ids", "body")):
             version = version_of(response)
@@ -149,6 +148,7 @@ class Embeddings:
         vectors: Any = None,
         k: int = 10,
         metric: Literal["cosine", "dot"] = "cosine",
+        min_score: float | None = None,
         labels: Sequence[str] | None = None,
         among: Iterable[NodeId] | None = None,
         include_vectors: bool = False,
@@ -160,6 +160,7 @@ class Embeddings:
         Args:
             ids: nodes to ask about; or else
             vectors: [q, dim] or [dim], anything numpy reads.
+            min_score: leave out neighbours that score lower.
             labels: only nodes that carry one of these; or else
             among: only these nodes.
             include_self: a node may be its own neighbour.
@@ -173,13 +174,14 @@ class Embeddings:
             "k": k, "metric": metric, "include_vectors": include_vectors, "include_self": include_self,
             "backend": backend,
         }  # fmt: skip
+        options |= {} if min_score is None else {"min_score": min_score}
         where = {"labels": [*labels]} if labels is not None else None if among is None else {"ids": node_ids(among)}
         queries: Any = node_ids(ids) if ids is not None else matrix(vectors)
         binary = ids is None and (where is None or can_be_in_query(where.get("labels", ())))
         found: Any = []
 
         def ask(part: Any) -> httpx.Response:
-            path = path_of(_EMBEDDINGS, found[0][1]["version"] if found else ref, "neighbors")
+            path = path_of(EMBEDDINGS, found[0][1]["version"] if found else ref, "neighbors")
             if binary:
                 return self._search(path, part, {**options, **(where or {})})
             body = {"vectors" if ids is None else "ids": part, **options}
@@ -206,7 +208,7 @@ class Embeddings:
         body: dict[str, Any] = {"nodes": [*nodes]}
         if neighbors is not None:
             body["neighbors"] = {"k": neighbors} if isinstance(neighbors, int) else dict(neighbors)
-        document = self._session.parsed(self._ask(path_of(_EMBEDDINGS, ref, "embed"), body))
+        document = self._session.parsed(self._ask(path_of(EMBEDDINGS, ref, "embed"), body))
         near = None
         if neighbors is not None:
             near = _read.neighbors_from([(0, document)], vectors=body["neighbors"].get("include_vectors", False))
@@ -230,7 +232,7 @@ class Embeddings:
         nodes, pages = node_ids(predict), list[Any]()
 
         def ask(part: Any) -> httpx.Response:
-            path = path_of(_EMBEDDINGS, pages[0]["version"] if pages else ref, "classify")
+            path = path_of(EMBEDDINGS, pages[0]["version"] if pages else ref, "classify")
             return self._ask(path, {**body, "predict": part})
 
         for _, response in ask_in_parts(nodes, PREDICTED, ask, limits=("body",)):
@@ -238,7 +240,7 @@ class Embeddings:
         return _read.classified_from(pages)
 
     def _classify_others(self, of: Version, body: Mapping[str, Any]) -> Classified:
-        path = path_of(_EMBEDDINGS, of.version, "classify")
+        path = path_of(EMBEDDINGS, of.version, "classify")
         if (of.rows or 0) - len(body["ids"]) <= PREDICTED:
             return _read.classified_from([self._session.parsed(self._ask(path, body))])
         # So many come as a table only, which lacks the figures: those are asked for with a single node.
@@ -267,7 +269,7 @@ class Embeddings:
         """
         found = self.get(ref)  # an alias may move between two parts of a file; a version does not
         save(
-            self._session, path_of(_EMBEDDINGS, found.version, "download"), Path(path), progress=progress,
+            self._session, path_of(EMBEDDINGS, found.version, "download"), Path(path), progress=progress,
             params={"format": format},
         )  # fmt: skip
         return found
@@ -319,15 +321,10 @@ class Embeddings:
     def _send(self, method: str, path: str, body: Any) -> Any:
         return self._session.document(method, path, content=as_json(body), headers={"Content-Type": JSON})
 
-    def _ask(self, path: str, body: Any, accept: str = JSON) -> httpx.Response:
-        """A question too long for a URL: it changes nothing, so it may be repeated."""
-        headers = accepting(accept) | {"Content-Type": JSON}
-        return self._session.request("POST", path, content=as_json(body), headers=headers, timeout=_PATIENT)
-
     def _search(self, path: str, vectors: Floats, options: Mapping[str, Any]) -> httpx.Response:
         """As `_ask`, with vectors in binary form: a fifth of the bytes, and more of them may be sent."""
         headers, content = accepting(JSON) | {"Content-Type": NPY}, as_npy(vectors)
-        return self._session.request("POST", path, content=content, params=options, headers=headers, timeout=_PATIENT)
+        return self._session.request("POST", path, content=content, params=options, headers=headers, timeout=PATIENT)
 
     def _has_trained(self, name: str, missing: ApiError) -> bool:
         """Whether the job has succeeded; `missing` is raised if there is no such job either."""

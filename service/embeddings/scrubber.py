@@ -25,6 +25,10 @@ _DAY = 86_400.0
 log = logging.getLogger("service.embeddings")
 
 
+class _Stopped(Exception):
+    """The service stops. No OSError, such as InterruptedError is: those mean that a file cannot be read."""
+
+
 class Scrubber:
     """Checks the versions of one home."""
 
@@ -73,13 +77,15 @@ class Scrubber:
             if why is None:
                 (folder / CHECKED).touch(mode=0o600)
             return why
-        except (OSError, ValueError) as error:  # deleted, of another release, or stopped: whoever opens it says more
+        except _Stopped:
+            return None
+        except (OSError, ValueError) as error:  # deleted, or of another release: whoever opens it says more
             log.info("%s was not checked: %s", folder.name, error)
             return None
 
     def _pause(self, read: int) -> None:
         if self._stop.wait(read / self._rate):
-            raise InterruptedError("the service stops")
+            raise _Stopped
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -9,11 +9,12 @@ What dispatchers do is in service.store.claims.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store.clock import now
@@ -22,9 +23,23 @@ from service.store.engine import Database, read_row, reading, snapshot, writing
 from service.store.errors import IdempotencyConflict, NotFound, QuotaExceeded, StateConflict
 from service.store.events import append
 from service.store.locks import QUOTAS, hold
-from service.store.records import ACTIVE, TERMINAL, Idempotency, Job, Kind, NewEvent, NewJob, State, new_id
-from service.store.tables import Json, datasets, embeddings, events, jobs
+from service.store.records import (
+    ACTIVE,
+    MOST_METADATA,
+    TERMINAL,
+    Idempotency,
+    Job,
+    Kind,
+    NewEvent,
+    NewJob,
+    State,
+    new_id,
+)
+from service.store.tables import Json, datasets, embeddings, events, job_metadata, jobs
 from service.store.tables import idempotency as promises
+from trainer.errors import InvalidInput
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Jobs:
@@ -81,19 +96,31 @@ class Jobs:
 
     def list(
         self, *, kind: Kind, states: Sequence[str] = (), owner: str | None = None, dataset: str | None = None,
-        before: str | None = None, limit: int = 50,
+        name: str | None = None, created_from: float | None = None, created_before: float | None = None,
+        metadata: Mapping[str, str] = _NONE, before: str | None = None, limit: int = 50,
     ) -> tuple[list[Job], str | None]:  # fmt: skip
         """A page of jobs, newest first, and the cursor of the next page, None on the last.
 
         They come without spec and relay, which may have megabytes and are not needed in a list.
+
+        Args:
+            created_from, created_before: seconds since 1970; the first is in, the second is not.
+            metadata: entries that a job must have, all of them.
         """
-        query = select(*_LISTED).where(jobs.c.kind == kind).order_by(jobs.c.id.desc()).limit(limit + 1)
+        query, number = _with_metadata(select(*_LISTED).where(jobs.c.kind == kind).limit(limit + 1), metadata)
+        query = query.order_by(number.desc())
         if owner is not None:
             query = query.where(jobs.c.owner == owner)
         if dataset is not None:
             query = query.where(jobs.c.dataset == dataset)
+        if name is not None:
+            query = query.where(jobs.c.name == name)
+        if created_from is not None:
+            query = query.where(jobs.c.created >= created_from)
+        if created_before is not None:
+            query = query.where(jobs.c.created < created_before)
         if before is not None:
-            query = query.where(jobs.c.id < before)
+            query = query.where(number < before)
         # A query for each state can follow an index in the order of ids; one for several looks at all jobs.
         queries = [query.where(jobs.c.state == state) for state in dict.fromkeys(states)] or [query]
         with snapshot(self._database) as connection:
@@ -138,6 +165,28 @@ class Jobs:
             ).one()
             append(connection, job_id, changed.last_seq, [event])
             return as_job(changed)
+
+    def edit(self, job_id: str, changes: Mapping[str, Any]) -> Job:
+        """Change name, priority or metadata: whichever are in `changes`.
+
+        Of metadata, entries that are given replace those of the same key, and None removes one; others stay.
+
+        Raises:
+            NotFound: no such job.
+            StateConflict: it has ended, so that its priority means nothing any more.
+            InvalidInput: it would have too many entries.
+        """
+        with writing(self._database) as connection:
+            job = _locked(connection, job_id)
+            if "priority" in changes and job.state in TERMINAL:
+                raise StateConflict(f"the job has already ended: it {_ENDED[job.state]}; its priority cannot change")
+            values = dict(changes)
+            if "metadata" in changes:
+                both = {**job.metadata, **changes["metadata"]}
+                values["metadata"] = {key: value for key, value in both.items() if value is not None}
+                _replace_metadata(connection, job_id, values["metadata"])
+            row = connection.execute(update(jobs).where(jobs.c.id == job_id).values(values).returning(jobs)).one()
+            return as_job(row)
 
     def delete(self, job_id: str) -> Job:
         """Delete a job that has ended, and its events. The caller removes its files.
@@ -202,12 +251,33 @@ def insert_job(connection: Connection, new: NewJob, job_id: str | None = None) -
             priority=new.priority, name=new.name,
             owner=new.owner, spec=new.spec, spec_hash=new.spec_hash, dataset=new.dataset,
             memory_bytes=new.memory_bytes, deadline=new.deadline, created=moment, not_before=moment, infra_retries=0,
-            oom_retries=0, progress={}, metrics={}, relay={}, last_seq=1,
+            oom_retries=0, progress={}, metrics={}, relay={}, last_seq=1, metadata=new.metadata,
         )
         .returning(jobs)
     ).one()  # fmt: skip
+    _replace_metadata(connection, row.id, new.metadata)
     append(connection, row.id, 1, [NewEvent("state", {"state": "queued", "attempt": 0, "reason": "submitted"})])
     return as_job(row)
+
+
+def _with_metadata(query: Select[Any], metadata: Mapping[str, str]) -> tuple[Select[Any], ColumnElement[str]]:
+    """Only jobs that have all these entries, and the column of their ids to sort by: that of the index in use."""
+    number: ColumnElement[str] = jobs.c.id
+    for at, (key, value) in enumerate(metadata.items()):
+        entry = job_metadata.alias()
+        query = query.join(entry, entry.c.job_id == jobs.c.id).where(entry.c.key == key, entry.c.value == value)
+        number = number if at else entry.c.job_id
+    return query, number
+
+
+def _replace_metadata(connection: Connection, job_id: str, metadata: Mapping[str, str]) -> None:
+    """Raises InvalidInput if there are too many entries."""
+    if len(metadata) > MOST_METADATA:
+        raise InvalidInput(f"metadata: would have {len(metadata)} entries; a job may have up to {MOST_METADATA}")
+    connection.execute(delete(job_metadata).where(job_metadata.c.job_id == job_id))
+    if metadata:
+        rows = [{"job_id": job_id, "key": key, "value": value} for key, value in metadata.items()]
+        connection.execute(insert(job_metadata), rows)
 
 
 def as_job(row: Row[Any]) -> Job:

@@ -16,6 +16,7 @@ ACTIVE: tuple[State, ...] = ("queued", "running", "cancelling")
 ALIAS = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 VERSION = re.compile(r"[0-9a-hjkmnp-tv-z]{26}")  # what `new_id` makes; an alias never looks like that
 LATEST = "latest"  # follows the newest version by itself, as do names that begin with it and a dot
+MOST_METADATA = 20  # entries that a job may carry
 _ALIAS_LENGTH = 64
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case
 
@@ -55,6 +56,7 @@ class Job:
     tracker_error: str | None
     last_seq: int
     cancel_requested: float | None
+    metadata: dict[str, str] = field(default_factory=dict)  # what the client noted on it
 
     @property
     def is_terminal(self) -> bool:
@@ -74,6 +76,7 @@ class NewJob:
     priority: int = 0
     deadline: float | None = None
     memory_bytes: int | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
     is_uploaded: bool = False  # its data set is an uploaded version, which must still exist
 
 

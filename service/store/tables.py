@@ -75,13 +75,24 @@ jobs = Table(
     Column("tracker_error", Json),
     Column("last_seq", Integer, nullable=False),
     Column("cancel_requested", Float),
+    Column("metadata", Json, nullable=False, server_default="{}"),
     Index("jobs_queue", "state", "kind", "priority", "id"),
     Index("jobs_by_kind", "kind", "id"),
     Index("jobs_by_kind_and_state", "kind", "state", "id"),
     Index("jobs_by_kind_and_owner", "kind", "owner", "id"),
     Index("jobs_by_kind_and_dataset", "kind", "dataset", "id"),
+    Index("jobs_by_kind_and_name", "kind", "name", "id"),
     Index("jobs_by_owner", "owner", "state"),
     Index("jobs_by_dataset", "dataset", "state"),
+)
+
+job_metadata = Table(  # jobs.metadata once more, entry by entry: so that jobs are found by it
+    "job_metadata",
+    metadata,
+    Column("job_id", String(32), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("value", String(256), nullable=False),
+    Index("jobs_by_metadata", "key", "value", "job_id"),
 )
 
 events = Table(

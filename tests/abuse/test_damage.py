@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -182,6 +183,35 @@ def test_a_scrubber_that_is_told_to_stop_does_so_within_a_piece(tmp_path: Path) 
     row = store.embeddings.get(version)
     assert row is not None
     assert row.state == "ready"
+    store.close()
+
+
+def test_a_scrubber_that_is_stopped_in_the_middle_of_a_file_does_not_call_it_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watched(threading.Event):
+        """Says when it is first waited for: after the first piece of a file."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.awaited = threading.Event()
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.awaited.set()
+            return super().wait(timeout)
+
+    settings = Settings(home=tmp_path)
+    store = open_store(settings)
+    version = put_version(store, settings, rows=50, dim=4).info.version
+    scrubber, stop = Scrubber(store, settings, bytes_per_second=0.001), Watched()
+    monkeypatch.setattr(scrubber, "_stop", stop)
+    scrubber.start()
+    assert stop.awaited.wait(60)
+    scrubber.stop()
+    row = store.embeddings.get(version)
+    assert row is not None
+    assert (row.state, row.failure) == ("ready", None)
+    assert not (settings.version_directory(version) / CHECKED).exists()
     store.close()
 
 

@@ -10,8 +10,9 @@ from tests.contract.bad_requests import JSON, NO_JSON, BadRequest
 from tests.contract.stage import VERSION
 
 ONE = f"/v1/embeddings/{VERSION}"
-REQUEST_BODIES = ("lookup", "neighbors", "classify")  # embed needs an encoder before it looks at the question
-PLACES = (*(("POST", f"{ONE}/{name}") for name in (*REQUEST_BODIES, "index")), ("POST", "/v1/embeddings"),
+REQUEST_BODIES = ("lookup", "neighbors", "scores", "classify")  # embed needs an encoder before it looks at the question
+OTHER_BODIES = ("recommend", "compare", "index")
+PLACES = (*(("POST", f"{ONE}/{name}") for name in (*REQUEST_BODIES, *OTHER_BODIES)), ("POST", "/v1/embeddings"),
           ("PUT", "/v1/aliases/mine"))  # fmt: skip
 
 
@@ -41,8 +42,10 @@ def bad_questions() -> Iterator[BadRequest]:
             yield posed(f"ids {name}", f"{ONE}/{what}", {"ids": ids, **more}, "ids")
     for name, (body, field) in _CLASSIFY.items():
         yield posed(name, f"{ONE}/classify", body, field)
+    for name, (what, body, field) in _SCORES.items():
+        yield posed(name, f"{ONE}/{what}", body, field)
     absent = "/v1/embeddings/01k9vect0rs00000000000000z"
-    for what in (*REQUEST_BODIES, "embed", "index"):
+    for what in (*REQUEST_BODIES, *OTHER_BODIES, "embed"):
         yield posed("of no version", f"{absent}/{what}", {"ids": [1]}, None, statuses=(404,))
     for headers in ((b"Accept", b"text/html"), (b"Accept", b"application/json;q=0")):
         yield BadRequest(f"accept {headers!r}", f"{ONE}/nodes/1".encode(), "accept", (406,), headers=(headers,))
@@ -54,6 +57,26 @@ _BAD_IDS: dict[str, Any] = {
     "text": "1", "object": {}, "number": 1, "null": None, "true": [True], "fraction": [0.5], "whole-fraction": [1.0],
     "list-in-list": [[1]], "object-in-list": [{}], "null-in-list": [1, None], "too-many": [1] * 100_001,
 }  # fmt: skip
+_SCORES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no-positive": ("recommend", {"positive": []}, "positive"),
+    "unknown-positive": ("recommend", {"positive": [99]}, "positive"),
+    "cancel-out": ("recommend", {"positive": [1], "negative": [1]}, "negative"),
+    "many-positive": ("recommend", {"positive": [1] * 101}, "positive"),
+    "k-none": ("recommend", {"positive": [1], "k": 0}, "k"),
+    "k-many": ("recommend", {"positive": [1], "k": 501}, "k"),
+    "recommend-score": ("recommend", {"positive": [1], "min_score": "high"}, "min_score"),
+    "recommend-filter": ("recommend", {"positive": [1], "filter": {}}, "filter"),
+    "neighbours-score": ("neighbors", {"ids": [1], "min_score": "high"}, "min_score"),
+    "scores-many": ("scores", {"ids": [1] * 1_001}, "ids"),
+    "scores-no-others": ("scores", {"ids": [1], "others": []}, "others"),
+    "scores-metric": ("scores", {"ids": [1], "metric": "euclid"}, "metric"),
+    "compare-nothing": ("compare", {}, "other"),
+    "compare-path": ("compare", {"other": "../x"}, "other"),
+    "compare-sample": ("compare", {"other": VERSION, "sample": 1}, "sample"),
+    "compare-sample-huge": ("compare", {"other": VERSION, "sample": 501}, "sample"),
+    "compare-k": ("compare", {"other": VERSION, "k": 101}, "k"),
+    "compare-seed": ("compare", {"other": VERSION, "seed": -1}, "seed"),
+}
 _CLASSIFY: dict[str, tuple[dict[str, Any], str]] = {
     "labels-missing": ({"ids": [1, 2]}, "labels"),
     "labels-fewer": ({"ids": [1, 2], "labels": [1]}, "labels"),

@@ -35,16 +35,33 @@ class BadRequest(NamedTuple):
 def submission(name: str, body: Any, field: str | None, path: str = "/v1/jobs", **more: Any) -> BadRequest:
     """A POST; `body` is sent as JSON unless it is bytes."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return BadRequest(f"{path} {name}", path.encode(), field, method="POST", body=text, **({"headers": JSON} | more))
+    how = {"method": "POST", "headers": JSON} | more
+    return BadRequest(f"{how['method']} {path} {name}", path.encode(), field, body=text, **how)
 
 
 def bad_documents() -> Iterator[BadRequest]:
     """Every field would do by itself."""
     for name, (document, field) in _JOBS.items():
         yield submission(name, document, field)
+        yield submission(name, document, field, "/v1/estimates")
         yield submission(name, {"base": document}, f"base.{field}", "/v1/sweeps")
     for name, (document, field) in _SWEEPS.items():
         yield submission(name, SWEEP | document, field, "/v1/sweeps")
+    for name, (options, field) in _OPTIONS.items():
+        for path, document in (("/v1/jobs", SMALL), ("/v1/estimates", SMALL), ("/v1/sweeps", SWEEP)):
+            yield submission(f"option {name}", document | options, field, path)
+        if "deadline_minutes" not in options:
+            for path in ("/v1/jobs/queued", "/v1/sweeps/sweep-queued"):
+                yield submission(f"option {name}", options, field, path, method="PATCH")
+    for path in ("/v1/jobs/queued", "/v1/sweeps/sweep-queued"):
+        yield submission("nothing to change", {}, "body", path, method="PATCH")
+        yield submission("change of the spec", {"spec": SMALL}, "spec", path, method="PATCH")
+        yield submission("priority null", {"priority": None}, "priority", path, method="PATCH")
+    ended = {"method": "PATCH", "statuses": (409,)}
+    yield submission("priority of one that has ended", {"priority": 1}, "priority", "/v1/jobs/failed", **ended)
+    yield submission("name twice", SMALL | {"name": "a"}, "name", "/v1/jobs?name=b")
+    yield submission("nothing at all", {}, "body")
+    yield submission("nothing but a name", {"name": "a"}, "body")
     twice = b'{"run": {"seed": 1}, "run": {"seed": -1}}'
     yield submission("key-twice-the-last-wrong", twice, "run.seed")
     yield submission("without-base", {}, "base", "/v1/sweeps")
@@ -54,6 +71,24 @@ def _space(**dimension: Any) -> dict[str, Any]:
     return {"space": {"optimiser.lr": dimension}}
 
 
+_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "name-empty": ({"name": ""}, "name"),
+    "name-long": ({"name": "x" * 201}, "name"),
+    "name-number": ({"name": 1}, "name"),
+    "name-that-moves-the-cursor": ({"name": "a\x1b[2J"}, "name"),
+    "priority-high": ({"priority": 101}, "priority"),
+    "priority-half": ({"priority": 0.5}, "priority"),
+    "deadline-past": ({"deadline_minutes": 0}, "deadline_minutes"),
+    "metadata-list": ({"metadata": [1]}, "metadata"),
+    "metadata-number": ({"metadata": {"team": 1}}, "metadata.team"),
+    "metadata-nested": ({"metadata": {"team": {"a": "b"}}}, "metadata.team"),
+    "metadata-long": ({"metadata": {"team": "x" * 257}}, "metadata.team"),
+    "metadata-escape": ({"metadata": {"team": "\x1b[2J"}}, "metadata.team"),
+    "metadata-key-with-space": ({"metadata": {"a b": "c"}}, "metadata"),
+    "metadata-key-empty": ({"metadata": {"": "c"}}, "metadata"),
+    "metadata-key-long": ({"metadata": {"k" * 65: "c"}}, "metadata"),
+    "metadata-many": ({"metadata": {f"k{n}": "x" for n in range(21)}}, "metadata"),
+}
 _HUGE = {"data": {"name": "synthetic", "synthetic": {"nodes": 100_000_000, "features": 10_000}}}
 _JOBS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown-set": ({"data": {"name": "karate"}}, "data.name"),
@@ -149,7 +184,7 @@ def bad_bodies() -> Iterator[BadRequest]:
     """No JSON, or no object."""
     whole = json.dumps(SMALL).encode()
     texts = {f"cut-after-{at}": whole[:at] for at in range(1, len(whole), 23)} | NO_JSON
-    for path in SUBMISSIONS:
+    for path in (*SUBMISSIONS, "/v1/estimates"):
         for name, text in texts.items():
             yield submission(f"body {name}", text, "body", path, statuses=(400,))
         for name, text in {"list": b"[]", "null": b"null", "text": b'"x"', "number": b"0", "true": b"true"}.items():

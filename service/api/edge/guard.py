@@ -76,7 +76,7 @@ class Guard:
         self._across: ASGIApp | None = None
         if settings.allowed_origins:
             self._across = CORSMiddleware(
-                app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST", "PUT", "DELETE"),
+                app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
                 allow_headers=(
                     "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Last-Event-ID",
                     "Range", "X-API-Key",

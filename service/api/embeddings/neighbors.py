@@ -112,6 +112,8 @@ def search(served: ServedVersion, queries: Queries, options: NeighborOptions, ch
     except InvalidInput as error:  # all else was checked
         raise invalid(f"{queries.options}backend", str(error)) from None
     there = found.rows >= 0
+    if options.min_score is not None:
+        there &= found.scores >= np.float64(options.min_score)
     rows = found.rows[there]
     ends = np.cumsum(there.sum(axis=1))[:-1]
     names = served.ids.ids_of(rows)

@@ -82,6 +82,7 @@ class NeighborOptions(RequestBody):
 
     k: int = Field(10, ge=1, le=MOST_NEIGHBORS, description="neighbours per query")
     metric: Metric = "cosine"
+    min_score: float | None = Field(None, allow_inf_nan=False, description="leave out neighbours that score lower")
     include_vectors: bool = False
     include_self: bool = Field(False, description="with ids: a node can be its own neighbour")
     backend: Backend = Field("auto", description="auto: exact, or an index where there is one and the table is large")

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.sse import EventSourceResponse
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from service.api import submission
 from service.api.body import read_document
 from service.api.files import FIGURE, download, tail
+from service.api.job_options import LONGEST_VALUE, JobOptions, JobPatch, SubmitQuery, split
 from service.api.openapi import refusals
-from service.api.problems import Problem
+from service.api.problems import Problem, invalid
 from service.api.responses import PREFIX, figure_names, job_document, json_response
 from service.api.schemas import State as JobState
 from service.api.security import caller_of, check_may_change
@@ -35,6 +36,7 @@ from trainer.spec.base import PRINTABLE
 MAX_PAGE = 500
 _LAST_SEQ = 2**53
 _UNBUFFERED = {"X-Accel-Buffering": "no"}  # nginx would hold events back
+_ENTRY = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}=[^\x00-\x1f\x7f-\x9f]*$"
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 Prepare = Callable[[dict[str, Any], submission.Request, Store, Settings], NewJob]
@@ -44,19 +46,32 @@ LastEventId = Annotated[int | None, Header(ge=0, le=_LAST_SEQ, description="take
 Tail = Annotated[int, Query(ge=1, le=10_000)]
 
 
-class SubmitQuery(BaseModel):
-    name: str | None = Field(None, min_length=1, max_length=200, pattern=PRINTABLE)
-    priority: int = Field(0, ge=-100, le=100, description="higher priorities start first")
-    deadline_minutes: float | None = Field(
-        None, gt=0, le=1e6, allow_inf_nan=False, description="from now; a job that has not ended by then fails"
-    )
-
-
 class ListQuery(BaseModel):
     state: list[JobState] | None = Field(None, max_length=6, description="only these; may be repeated")
-    dataset: str | None = Field(None, max_length=128, pattern=PRINTABLE)
+    dataset: str | None = Field(
+        None, max_length=128, pattern=PRINTABLE, description="with its version, as jobs have it"
+    )
+    name: str | None = Field(None, max_length=200, pattern=PRINTABLE, description="only those of exactly this name")
+    created_from: AwareDatetime | None = Field(None, description="only those submitted then or later")
+    created_before: AwareDatetime | None = Field(None, description="only those submitted earlier")
+    metadata: list[Annotated[str, Field(pattern=_ENTRY, max_length=64 + 1 + LONGEST_VALUE)]] | None = Field(
+        None, max_length=5, description="only those with this entry, `key=value`; may be repeated: all of them"
+    )
     limit: int = Field(50, ge=1, le=MAX_PAGE)
     cursor: str | None = Field(None, pattern=r"^[0-9A-Za-z_-]{1,64}$", description="`next` of the previous page")
+
+    def entries(self) -> dict[str, str]:
+        """The entries of metadata asked for.
+
+        Raises:
+            Problem: 422, two values for a key, which no job has.
+        """
+        found: dict[str, str] = {}
+        for text in self.metadata or ():
+            key, _, value = text.partition("=")
+            if found.setdefault(key, value) != value:
+                raise invalid("metadata", "asks for two values of one key, which no job has; give one")
+        return found
 
 
 class SeriesQuery(BaseModel):
@@ -86,15 +101,17 @@ async def submit(
     request: Request, state: AppState, kind: Kind, prepare: Prepare, query: SubmitQuery, idempotency_key: str | None
 ) -> Response:
     """Check the spec in the body and queue it, or find the job that an earlier request with the same key queued."""
-    document, owner = await read_document(request), caller_of(request).owner
-    deadline = None if query.deadline_minutes is None else time.time() + 60 * query.deadline_minutes
-    asked = submission.Request(owner, query.name, query.priority, deadline)
+    sent, owner = await read_document(request), caller_of(request).owner
+    document, given = split(sent, query)
+    options = submission.validated(JobOptions, given)
+    deadline = None if options.deadline_minutes is None else time.time() + 60 * options.deadline_minutes
+    asked = submission.Request(owner, options.name, options.priority, deadline, options.metadata)
     store, settings = state.store, state.settings
 
     def prepared() -> tuple[Job | NewJob, Idempotency | None]:
         promise = None
         if idempotency_key is not None:
-            fingerprint = submission.fingerprint(kind, document, query.model_dump())
+            fingerprint = submission.fingerprint(kind, sent, query.model_dump())
             promise = Idempotency(owner, idempotency_key, fingerprint)
             # before all checks: a repeat finds its job even if what that needed has gone since
             if (earlier := store.jobs.promised(promise)) is not None:
@@ -119,11 +136,19 @@ async def submit(
 
 async def list_page(state: AppState, kind: Kind, query: ListQuery) -> Response:
     jobs, following = await in_thread(
-        state.store.jobs.list, kind=kind, states=query.state or (), dataset=query.dataset, before=query.cursor,
-        limit=query.limit,
+        state.store.jobs.list, kind=kind, states=query.state or (), dataset=query.dataset, name=query.name,
+        created_from=None if query.created_from is None else query.created_from.timestamp(),
+        created_before=None if query.created_before is None else query.created_before.timestamp(),
+        metadata=query.entries(), before=query.cursor, limit=query.limit,
     )  # fmt: skip
     items = [job_document(job, mlflow_ui_url=state.settings.mlflow_ui_url, whole=False) for job in jobs]
     return json_response({"items": items, "next": following})
+
+
+async def edit(request: Request, state: AppState, job: Job) -> Response:
+    patch = submission.validated(JobPatch, await read_document(request))
+    _check_own(request, job)
+    return show(state, await state.write(state.store.jobs.edit, job.id, patch.changes()))
 
 
 async def cancel(request: Request, state: AppState, job: Job) -> Response:

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.examples import JOBS
+from service.api.examples import JOBS, PATCHES
 from service.api.files import download
+from service.api.job_options import SubmitQuery
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
 from service.api.responses import OWN_KINDS, has_embeddings, json_response
 from service.api.routes import job_requests
-from service.api.routes.job_requests import After, IdempotencyKey, LastEventId, ListQuery, SeriesQuery, SubmitQuery
+from service.api.routes.job_requests import After, IdempotencyKey, LastEventId, ListQuery, SeriesQuery
 from service.api.schemas import JobDocument, JobPage, Series
 from service.api.series import curve
 from service.api.state import State, state_of
@@ -44,7 +45,7 @@ async def get_job(request: Request, job_id: str) -> Response:
 
 @router.post(
     "", status_code=202, response_model=JobDocument, summary="Submit a job", responses=job_requests.submitted("job"),
-    openapi_extra=json_request("TrainSpec", JOBS),
+    openapi_extra=json_request("JobSubmission", JOBS),
 )  # fmt: skip
 async def submit_job(
     request: Request, state: State, query: Annotated[SubmitQuery, Query()], idempotency_key: IdempotencyKey = None
@@ -57,6 +58,16 @@ async def submit_job(
 @router.get("", response_model=JobPage, summary="List jobs, newest first", responses=refusals(422))
 async def list_jobs(state: State, query: Annotated[ListQuery, Query()]) -> Response:
     return await job_requests.list_page(state, "train", query)
+
+
+@router.patch(
+    "/{job_id}", response_model=JobDocument, summary="Change its name, priority or metadata",
+    responses=refusals(404, 408, 409, 413, 415, 422), openapi_extra=json_request("JobPatch", PATCHES),
+)  # fmt: skip
+async def edit_job(request: Request, state: State, job: FoundJob) -> Response:
+    """Of what is in the body. The spec stays as it was submitted, and with it the name in MLflow. A new priority counts
+    from the next time that a job is to be started."""
+    return await job_requests.edit(request, state, job)
 
 
 @router.post(

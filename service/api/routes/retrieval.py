@@ -156,6 +156,7 @@ class NeighborQuery(BaseModel):
     k: int | None = Field(None, ge=1, le=MOST_NEIGHBORS)
     metric: Metric | None = None
     backend: Backend | None = None
+    min_score: float | None = Field(None, allow_inf_nan=False, description="as in the body")
     include_vectors: bool | None = None
     include_self: bool | None = Field(None, description="as in the body; has no effect with vectors")
     labels: list[str] | None = Field(None, max_length=1_000, description="only nodes with one of these labels")

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.examples import SWEEPS
+from service.api.examples import PATCHES, SWEEPS
+from service.api.job_options import SubmitQuery
 from service.api.openapi import json_request, refusals
 from service.api.problems import Problem
 from service.api.responses import json_response
 from service.api.routes import job_requests
-from service.api.routes.job_requests import After, IdempotencyKey, LastEventId, ListQuery, SeriesQuery, SubmitQuery
+from service.api.routes.job_requests import After, IdempotencyKey, LastEventId, ListQuery, SeriesQuery
 from service.api.schemas import JobPage, Series, SweepDocument, Trials
 from service.api.series import best_so_far, trials
 from service.api.state import State, state_of
@@ -48,7 +49,7 @@ async def get_sweep(request: Request, job_id: str) -> Response:
 
 @router.post(
     "", status_code=202, response_model=SweepDocument, summary="Submit a sweep",
-    responses=job_requests.submitted("sweep"), openapi_extra=json_request("SweepSpec", SWEEPS),
+    responses=job_requests.submitted("sweep"), openapi_extra=json_request("SweepSubmission", SWEEPS),
 )  # fmt: skip
 async def submit_sweep(
     request: Request, state: State, query: Annotated[SubmitQuery, Query()], idempotency_key: IdempotencyKey = None
@@ -61,6 +62,16 @@ async def submit_sweep(
 @router.get("", response_model=JobPage, summary="List sweeps, newest first", responses=refusals(422))
 async def list_sweeps(state: State, query: Annotated[ListQuery, Query()]) -> Response:
     return await job_requests.list_page(state, "sweep", query)
+
+
+@router.patch(
+    "/{job_id}", response_model=SweepDocument, summary="Change its name, priority or metadata",
+    responses=refusals(404, 408, 409, 413, 415, 422), openapi_extra=json_request("JobPatch", PATCHES),
+)  # fmt: skip
+async def edit_sweep(request: Request, state: State, job: FoundSweep) -> Response:
+    """Of what is in the body. The spec stays as it was submitted, and with it the name in MLflow. A new priority counts
+    from the next time that a sweep is to be started."""
+    return await job_requests.edit(request, state, job)
 
 
 @router.post(

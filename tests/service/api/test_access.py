@@ -15,7 +15,9 @@ from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked, database_away
 
 PUBLIC = {("get", "/livez"), ("get", "/readyz")}
-REQUEST_BODIES = ("/lookup", "/neighbors", "/embed", "/classify")  # posed in a body, but they change nothing
+REQUEST_BODIES = (  # posed in a body, but they change nothing
+    "/lookup", "/neighbors", "/recommend", "/scores", "/compare", "/embed", "/classify", "/estimates",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -84,6 +86,8 @@ def test_what_another_key_made_needs_admin(locked: Live) -> None:
     assert first["owner"] == mine["Authorization"].split("_")[1]
     for method, path in [("POST", f"/v1/jobs/{first['id']}/cancel"), ("DELETE", f"/v1/jobs/{first['id']}")]:
         checked(locked.http.request(method, path, headers=theirs), 403)
+    checked(locked.http.patch(f"/v1/jobs/{first['id']}", json={"priority": 1}, headers=theirs), 403)
+    assert locked.http.patch(f"/v1/jobs/{first['id']}", json={"priority": 1}, headers=mine).status_code == 200
     assert locked.http.get(f"/v1/jobs/{first['id']}", headers=theirs).status_code == 200
     assert locked.http.post(f"/v1/jobs/{first['id']}/cancel", headers=mine).status_code == 202
     assert locked.http.delete(f"/v1/jobs/{first['id']}", headers=mine).status_code == 204

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from service.api.schemas import JobDocument, JobPage
+from service.store.engine import writing
 from service.store.records import NewJob
+from service.store.tables import jobs
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
 
@@ -100,6 +103,64 @@ def test_lists_by_state_and_data_set(live: Live) -> None:
     assert ids(dataset="digits") == [second["id"]]
     assert ids(dataset="digits", state="running") == []
     assert ids(dataset="nothing' OR 1=1") == []
+
+
+def test_lists_by_name_time_and_metadata(live: Live) -> None:
+    made = [
+        live.http.post("/v1/jobs", json=SMALL | {"name": name, "metadata": metadata}).json()
+        for name, metadata in (("a", {"team": "graphs", "n": "1=1"}), ("ä b", {"team": "graphs"}), ("a", {}))
+    ]
+    ids = [job["id"] for job in made]
+    for at, job_id in enumerate(ids):
+        with writing(live.store.database) as connection:
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(created=1_777_887_000.0 + at))
+
+    def found(**query: Any) -> list[str]:
+        response = live.http.get("/v1/jobs", params=query)
+        assert response.status_code == 200, response.text
+        JobPage.model_validate(response.json())
+        return [item["id"] for item in response.json()["items"]]
+
+    assert found(name="a") == [ids[2], ids[0]]
+    assert found(name="ä b", state="queued", dataset="synthetic") == [ids[1]]
+    assert found(metadata="team=graphs") == [ids[1], ids[0]]
+    assert found(metadata=["team=graphs", "n=1=1"]) == [ids[0]]
+    assert found(metadata="team=") == []
+    assert found(created_from="2026-05-04T09:30:01Z") == [ids[2], ids[1]]
+    assert found(created_before="2026-05-04T11:30:01+02:00") == [ids[0]]
+    assert found(created_from="2026-05-04T09:30:01Z", created_before="2026-05-04T09:30:02Z") == [ids[1]]
+    for name, text in {
+        "created_from": "yesterday",
+        "created_before": "2026-05-04T09:30:01",
+        "metadata": "team",
+    }.items():
+        refused = checked(live.http.get("/v1/jobs", params={name: text}), 422)
+        assert [error.field.partition(".")[0] for error in refused.errors or ()] == [name]
+    checked(live.http.get("/v1/jobs", params={"metadata": ["a=1", "a=2"]}), 422)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sweeps"])
+def test_name_priority_and_metadata_can_be_changed(live: Live, path: str) -> None:
+    spec = SMALL if path == "/v1/jobs" else {"base": SMALL, "concurrency": 1}
+    made = live.http.post(path, json=spec | {"name": "first", "metadata": {"a": "1", "b": "2"}}).json()
+    own = made["links"]["self"]
+    for body, changed in (
+        ({"priority": 7}, {"priority": 7}),
+        ({"name": "second"}, {"name": "second"}),
+        ({"name": None, "metadata": {"a": None, "c": "3"}}, {"name": None, "metadata": {"b": "2", "c": "3"}}),
+    ):
+        answer = live.http.patch(own, json=body)
+        assert answer.status_code == 200, answer.text
+        made = made | changed
+        assert answer.json() == made
+        assert live.http.get(own).json() == made
+    many = {f"k{number}": "x" for number in range(19)}
+    refused = checked(live.http.patch(own, json={"metadata": many}), 422)
+    assert [error.field for error in refused.errors or ()] == ["metadata"]
+    live.http.post(f"{own}/cancel")
+    assert "was cancelled" in checked(live.http.patch(own, json={"priority": 1}), 409).detail
+    assert live.http.patch(own, json={"metadata": {"kept": "yes"}}).json()["metadata"]["kept"] == "yes"
+    checked(live.http.patch(f"{path}/{'0' * 26}", json={"priority": 1}), 404)
 
 
 def test_jobs_and_sweeps_do_not_mix(live: Live) -> None:

@@ -134,7 +134,7 @@ def test_description_is_complete(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
     assert all(re.fullmatch(r"[a-z_]+", name) for name in names)
     body = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]
-    assert body["schema"] == {"$ref": "#/components/schemas/TrainSpec"}
+    assert body["schema"] == {"$ref": "#/components/schemas/JobSubmission"}
     assert body["examples"]
 
 

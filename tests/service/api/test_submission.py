@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.api.examples import JOBS, SWEEPS
-from service.api.schemas import JobDocument, SweepDocument
+from service.api.schemas import EstimateDocument, JobDocument, SweepDocument
 from tests.service.api.server import SMALL, Live
 from tests.service.api.test_problems import checked
 from tests.service.datasets.test_resolve import add
@@ -48,6 +48,45 @@ def test_accepted_job(live: Live) -> None:
     assert job.deadline is not None
     assert before + 90 <= job.deadline <= time.time() + 90
     assert live.http.get(response.headers["location"]).json() == document
+
+
+def test_what_stands_beside_the_spec_is_as_in_the_query_and_no_part_of_it(live: Live) -> None:
+    options = {"name": "first", "priority": 7, "deadline_minutes": 1.5, "metadata": {"team": "graphs", "é": "ü"}}
+    refused = checked(post(live, SMALL | options), 422)
+    assert [error.field.split(".")[0] for error in refused.errors or ()] == ["metadata"]
+    options["metadata"] = {"team": "graphs", "note": "ü=%"}
+    for path, spec in (("/v1/jobs", SMALL), ("/v1/sweeps", {"base": SMALL, "concurrency": 1})):
+        beside = post(live, spec | options, path).json()
+        asked = {name: value for name, value in options.items() if name != "metadata"}
+        in_query = post(live, spec, path, **asked).json()
+        for name in ("name", "priority", "spec", "spec_hash", "memory_bytes"):
+            assert beside[name] == in_query[name]
+        assert (beside["metadata"], in_query["metadata"]) == (options["metadata"], {})
+        assert beside["deadline"] is not None
+        assert post(live, spec | {"priority": 1}, path, name="other").json()["name"] == "other"
+
+
+def test_nothing_is_refused_with_the_smallest_spec_that_works(live: Live) -> None:
+    for document in ({}, {"name": "first"}):
+        refused = live.http.post("/v1/jobs", json=document)
+        assert '{"data": {"name": "digits"}}' in checked(refused, 422).detail
+        assert post(live, refused.json()["example"]).status_code == 202
+
+
+def test_estimate_is_what_the_job_then_needs(live: Live) -> None:
+    asked = SMALL | {"name": "first"}
+    found = live.http.post("/v1/estimates", json=asked)
+    assert found.status_code == 200, found.text
+    estimate = EstimateDocument.model_validate(found.json())
+    assert live.http.get("/v1/jobs").json()["items"] == []
+    job = post(live, asked).json()
+    assert estimate.memory.total == job["memory_bytes"] <= estimate.limit
+    assert (estimate.data, estimate.workers, estimate.shape.nodes) == ("synthetic", 1, 60)
+    assert estimate.memory.parts.keys() == estimate.memory.held.keys()
+    assert (estimate.sampling.negatives, estimate.sampling.batch_size) == ("graph", None)
+    huge = SMALL | {"data": {"name": "synthetic", "synthetic": {"nodes": 10**8, "features": 10_000}}}
+    told, submitted = (checked(live.http.post(path, json=huge), 422) for path in ("/v1/estimates", "/v1/jobs"))
+    assert (told.type, told.detail) == (submitted.type, submitted.detail) == ("urn:nml:problem:memory", told.detail)
 
 
 def test_accepted_sweep(live: Live) -> None:

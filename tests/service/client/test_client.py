@@ -79,6 +79,30 @@ def test_lists_go_through_all_pages_newest_first(monkeypatch, client: Client):
     assert client.dataset("digits").document["nodes"] == 1_797
 
 
+def test_jobs_are_found_by_what_was_noted_on_them_and_can_be_changed(client: Client):
+    noted = client.submit(SMALL, name="first", metadata={"team": "graphs", "n": "a=b&c"})
+    sweep = client.submit_sweep(SWEEP, metadata={"team": "graphs"})
+    other = client.submit(SMALL)
+    assert [job.id for job in client.jobs(metadata={"team": "graphs", "n": "a=b&c"})] == [noted.id]
+    assert [job.id for job in client.jobs(name="first")] == [noted.id]
+    assert [job.id for job in client.jobs(created_from=noted.created)] == [other.id, noted.id]
+    assert list(client.jobs(created_before=noted.created)) == []
+    assert sweep.document["metadata"] == {"team": "graphs"}
+    changed = client.update(noted, name="second", priority=3, metadata={"team": None})
+    assert (changed.name, changed.priority, changed.document["metadata"]) == ("second", 3, {"n": "a=b&c"})
+    assert client.job(noted.id) == changed
+    assert client.update(sweep.id, priority=4).priority == 4
+    with pytest.raises(ApiError, match="priority"):
+        client.update(noted, priority="high")
+
+
+def test_an_estimate_is_what_the_job_needs(client: Client):
+    estimate = client.estimate(SMALL)
+    assert client.submit(SMALL).document["memory_bytes"] == estimate["memory"]["total"]
+    with pytest.raises(ApiError, match="temperature"):
+        client.estimate({"method": {"temperature": -1}})
+
+
 def test_the_same_idempotency_key_gives_the_same_job(client: Client):
     one = client.submit(SMALL, idempotency_key="k1")
     assert client.submit(SMALL, idempotency_key="k1").id == one.id

@@ -53,6 +53,28 @@ def test_ids_of_any_text_find_their_own_vector(live: Live, client: Client):
     assert error.value.status == 404
 
 
+def test_scores_by_examples_of_pairs_and_of_versions(live: Live, client: Client):
+    made = published(live, 60, 8, "shuffled", labels=3)
+    assert list(client.vectors.ids("latest")) == made.ids
+    found = client.vectors.recommend("latest", made.ids[:1], [made.ids[1]], k=4)
+    query = made.vectors[0] / np.linalg.norm(made.vectors[0]) - made.vectors[1] / np.linalg.norm(made.vectors[1])
+    order, _ = nearest(made.vectors, query[None])
+    ranked = [row for row in order[0] if row > 1]
+    assert found["ids"] == [made.ids[row] for row in ranked[:4]]
+    least = found["scores"][1]
+    fewer = client.vectors.recommend("latest", made.ids[:1], [made.ids[1]], k=4, min_score=least, labels=["class 0"])
+    assert all(score >= least for score in fewer["scores"])
+    near = client.vectors.neighbors("latest", [made.ids[0]], k=9, min_score=0.3)
+    whole = client.vectors.neighbors("latest", [made.ids[0]], k=9)
+    assert near.ids[0] == [node for node, score in zip(whole.ids[0], whole.scores[0], strict=True) if score >= 0.3]
+    pairs = client.vectors.scores("latest", made.ids[:2], [*made.ids[2:5], "nobody"], metric="dot")
+    np.testing.assert_allclose(pairs["scores"], made.vectors[:2] @ made.vectors[2:5].T, rtol=1e-5, atol=1e-6)
+    assert pairs["unknown"] == ["nobody"]
+    same = client.vectors.compare("latest", made.version, k=5, sample=30)
+    assert (same["mean_overlap"], len(same["ids"])) == (1.0, 30)
+    assert same["mean_drift"] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_neighbours_of_unknown_nodes_are_none_with_or_without_vectors(live: Live, client: Client):
     published(live, 20, 4)
     found = client.vectors.neighbors("latest", ["nobody"], include_vectors=True)

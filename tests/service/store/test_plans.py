@@ -14,6 +14,8 @@ CALLS = {
     "next page": lambda store: store.jobs.list(kind="train", before=ID),
     "of a key": lambda store: store.jobs.list(kind="train", owner="a", before=ID),
     "of a data set": lambda store: store.jobs.list(kind="train", dataset="a", before=ID),
+    "of a name": lambda store: store.jobs.list(kind="train", name="a", before=ID),
+    "of an entry of metadata": lambda store: store.jobs.list(kind="train", metadata={"a": "b"}, before=ID),
     "of a state": lambda store: store.jobs.list(kind="train", states=["running"], before=ID),
     "of several states": lambda store: store.jobs.list(kind="import", states=["queued", "running"], limit=500),
     "events": lambda store: store.events.after(ID, 7),

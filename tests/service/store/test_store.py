@@ -12,11 +12,13 @@ from sqlalchemy import update
 
 from service.settings import Settings
 from service.store import Store, open_store
+from service.store.engine import writing
 from service.store.errors import Fenced, IdempotencyConflict, InUse, NotFound, QuotaExceeded, StateConflict, Unavailable
 from service.store.records import Claim, Idempotency, Job, NewEvent, NewJob
 from service.store.tables import jobs
 from tests import postgres
 from tests.service.store.conftest import at_once
+from trainer.errors import InvalidInput
 
 NEW = NewJob("train", {"seed": 1}, "hash", "digits")
 HOST = "here"
@@ -366,3 +368,55 @@ def test_jobs_that_waited_past_their_deadline_end_without_a_turn(store):
     assert store.events.after(late.id, 1)[0].data["state"] == "failed"
     assert store.jobs.get(patient.id).state == "queued"
     assert store.claims.expire() == []
+
+
+def test_jobs_are_found_by_name_time_and_metadata(store):
+    first = store.jobs.submit(replace(NEW, name="a%b", metadata={"team": "graphs", "run": "1"}))[0]
+    second = store.jobs.submit(replace(NEW, name="é", metadata={"team": "graphs", "run": "2"}))[0]
+    third = store.jobs.submit(replace(NEW, metadata={"run": "graphs"}))[0]
+    assert store.jobs.get(second.id).metadata == {"team": "graphs", "run": "2"}
+
+    def found(**wanted):
+        return [job.id for job in store.jobs.list(kind="train", **wanted)[0]]
+
+    assert found(name="é") == [second.id]
+    assert found(name="a%b") == [first.id]
+    assert found(name="a") == []
+    assert found(metadata={"team": "graphs"}) == [second.id, first.id]
+    assert found(metadata={"team": "graphs", "run": "1"}) == [first.id]
+    assert found(metadata={"team": "Graphs"}) == []
+    assert found(metadata={"run": "graphs"}) == [third.id]
+    with writing(store.database) as connection:
+        for at, job in enumerate((first, second, third)):
+            connection.execute(update(jobs).where(jobs.c.id == job.id).values(created=100.0 + at))
+    assert found(created_from=101.0) == [third.id, second.id]
+    assert found(created_before=101.0) == [first.id]
+    page, cursor = store.jobs.list(kind="train", metadata={"team": "graphs"}, limit=1)
+    rest, end = store.jobs.list(kind="train", metadata={"team": "graphs"}, limit=1, before=cursor)
+    assert ([job.id for job in page + rest], end) == ([second.id, first.id], None)
+
+
+def test_what_is_noted_on_a_job_can_be_edited_and_goes_with_it(store):
+    job, _ = store.jobs.submit(replace(NEW, name="first", metadata={"a": "1", "b": "2"}))
+    edited = store.jobs.edit(job.id, {"name": None, "priority": 9, "metadata": {"a": None, "c": "3"}})
+    assert (edited.name, edited.priority, edited.metadata) == (None, 9, {"b": "2", "c": "3"})
+    assert store.jobs.get(job.id) == edited
+    assert store.jobs.list(kind="train", metadata={"a": "1"})[0] == []
+    with pytest.raises(InvalidInput, match="up to 20"):
+        store.jobs.edit(job.id, {"metadata": {f"k{number}": "x" for number in range(19)}})
+    assert store.jobs.get(job.id) == edited
+    store.jobs.cancel(job.id)
+    with pytest.raises(StateConflict, match="was cancelled"):
+        store.jobs.edit(job.id, {"priority": 1})
+    assert store.jobs.edit(job.id, {"name": "later"}).name == "later"
+    store.jobs.delete(job.id)
+    assert store.jobs.list(kind="train", metadata={"b": "2"})[0] == []
+    with pytest.raises(NotFound):
+        store.jobs.edit(job.id, {"name": "x"})
+
+
+def test_a_priority_that_was_raised_decides_what_starts_next(store):
+    first, second = (store.jobs.submit(NEW)[0] for _ in range(2))
+    store.jobs.edit(second.id, {"priority": 1})
+    assert claimed(store, "d").id == second.id
+    assert claimed(store, "d").id == first.id

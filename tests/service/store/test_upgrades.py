@@ -17,7 +17,8 @@ REVISIONS = [script.revision for script in ScriptDirectory(str(_SCRIPTS)).walk_r
 JOB = f"{1:026d}"
 VALUES = {  # of columns whose values mean something; others get one that fits their type
     "jobs": {"kind": "train", "state": "succeeded", "spec": "{}", "progress": "{}", "metrics": "{}", "relay": "{}",
-             "runner": "{}", "result": "{}", "failure_message": '"x"', "tracker_error": '"x"', "last_seq": 1},
+             "runner": "{}", "result": "{}", "failure_message": '"x"', "tracker_error": '"x"', "last_seq": 1,
+             "metadata": "{}"},
     "datasets": {"state": "ready", "options": "{}", "about": "{}", "failure": "null"},
     "dispatchers": {"info": "{}"},
     "keys": {"scopes": '["read"]'},
@@ -34,8 +35,8 @@ def fill(connection: Connection) -> dict[str, int]:
     for table in there.sorted_tables:
         if table.name == "alembic_version":
             continue
-        row = {column.name: _value(column) for column in table.columns}
-        connection.execute(insert(table).values({**row, **VALUES.get(table.name, {})}))
+        row = {column.name: VALUES.get(table.name, {}).get(column.name, _value(column)) for column in table.columns}
+        connection.execute(insert(table).values(row))
     return counts(connection)
 
 
