@@ -17,6 +17,7 @@ from rich.table import Table
 from service.cli.push import push
 from service.cli.pushed import pushed, unpush
 from service.cli.report import result_console
+from service.cli.spec_options import FeaturesOption, IgnoreOption, column_overrides
 from trainer.config import parse_spec
 from trainer.errors import InvalidInput
 from trainer.files.documents import apply_overrides
@@ -55,10 +56,12 @@ def list_all(
 @app.command("import")
 def import_(
     name: Annotated[str, typer.Argument(help="what to call the graph: letters, digits, dots, dashes, underscores")],
-    nodes: Annotated[Path | None, typer.Option(help="node table, CSV or Parquet, of any size")] = None,
-    edges: Annotated[Path | None, typer.Option(help="edge table, CSV or Parquet, of any size")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="node table, CSV, TSV (also .gz) or Parquet, of any size")] = None,
+    edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
     npz: Annotated[Path | None, typer.Option(help="one npz file; it must fit in memory")] = None,
     dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`")] = None,
+    features: FeaturesOption = None,
+    ignore: IgnoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="a field of data, e.g. data.files.id_column=key"),
@@ -73,7 +76,7 @@ def import_(
 
     nml datasets import papers --nodes papers.parquet --edges citations.csv --set data.files.id_column=doi
     """
-    spec = assemble(nodes, edges, npz, dataset, list(overrides or []))
+    spec = assemble(nodes, edges, npz, dataset, column_overrides(features, ignore) + list(overrides or []))
     from trainer.data.importing.graph import import_graph
     from trainer.data.manifest import read_manifest
 

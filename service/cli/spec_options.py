@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,37 @@ from trainer.presets import complete
 
 MethodOption = Annotated[str | None, typer.Option(help="a name from `nml methods`; default nml")]
 PresetOption = Annotated[str | None, typer.Option(help="a name from `nml presets`; default: the method's")]
+
+FeaturesOption = Annotated[
+    list[str] | None,
+    typer.Option("--features", metavar="COLUMN", help="only this column of the node table is a feature; repeatable"),
+]
+IgnoreOption = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="COLUMN", help="this column of the node table is no feature; repeatable"),
+]
+
+
+def file_overrides(nodes: Path | None, edges: Path | None, dataset: str | None) -> list[str]:
+    """--nodes and --edges as --set would say them.
+
+    Raises:
+        InvalidInput: only one of them, or a data set besides.
+    """
+    if nodes is None and edges is None:
+        return []
+    if nodes is None or edges is None or dataset is not None:
+        raise InvalidInput("give --nodes and --edges, both, or --dataset")
+    return [
+        "data.name=files",
+        *(f"data.files.{k}={json.dumps(str(v))}" for k, v in (("nodes", nodes), ("edges", edges))),
+    ]
+
+
+def column_overrides(features: list[str] | None, ignore: list[str] | None) -> list[str]:
+    """--features and --ignore as --set would say them."""
+    given = {"feature_columns": features, "ignore_columns": ignore}
+    return [f"data.files.{key}={json.dumps(names)}" for key, names in given.items() if names]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,16 @@ import typer
 
 from service.cli.progress import JsonLines, PlainLines, ProgressBar
 from service.cli.report import print_result
-from service.cli.spec_options import Asked, MethodOption, PresetOption, assemble
+from service.cli.spec_options import (
+    Asked,
+    FeaturesOption,
+    IgnoreOption,
+    MethodOption,
+    PresetOption,
+    assemble,
+    column_overrides,
+    file_overrides,
+)
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, spec_hash
 
@@ -28,6 +37,12 @@ def train(
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/<data set>-<spec hash>")] = None,
     seed: Annotated[int | None, typer.Option(help="run.seed")] = None,
     epochs: Annotated[int | None, typer.Option(help="optimiser.epochs")] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="node table of your own graph: CSV, TSV (also .gz) or Parquet; with --edges")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
+    features: FeaturesOption = None,
+    ignore: IgnoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. method.temperature=0.4"),
@@ -42,11 +57,11 @@ def train(
     """Train node embeddings and judge them.
 
     nml train --dataset cora --preset nml-official --out runs/cora
-    nml train --set data.name=files --set data.files.nodes=n.csv --set data.files.edges=e.csv
+    nml train --nodes nodes.csv --edges edges.csv --ignore name --out runs/mine
     """
     from trainer.planning.memory import parse_size
 
-    extra = list(overrides or [])
+    extra = file_overrides(nodes, edges, dataset) + column_overrides(features, ignore) + list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []
     extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
     spec = assemble(Asked(spec_file, dataset, method, preset, extra))
