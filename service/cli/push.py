@@ -22,7 +22,7 @@ UPLOAD_PATIENCE = 60.0  # seconds
 
 def push(
     name: Annotated[str, typer.Argument(help="what to call the graph: letters, digits, dashes, underscores")],
-    nodes: Annotated[Path | None, typer.Option(help="node table, CSV, TSV (also .gz) or Parquet")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="node table, CSV, TSV or Parquet")] = None,
     edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
     npz: Annotated[Path | None, typer.Option(help="one npz file")] = None,
     features: FeaturesOption = None,

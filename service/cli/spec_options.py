@@ -37,10 +37,8 @@ def file_overrides(nodes: Path | None, edges: Path | None, dataset: str | None) 
         return []
     if nodes is None or edges is None or dataset is not None:
         raise InvalidInput("give --nodes and --edges, both, or --dataset")
-    return [
-        "data.name=files",
-        *(f"data.files.{k}={json.dumps(str(v))}" for k, v in (("nodes", nodes), ("edges", edges))),
-    ]
+    files = {"nodes": str(nodes), "edges": str(edges)}
+    return ["data.name=files", f"data.files={json.dumps(files)}"]
 
 
 def column_overrides(features: list[str] | None, ignore: list[str] | None) -> list[str]:

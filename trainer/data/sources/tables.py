@@ -1,8 +1,9 @@
 """The user's graph as a table of nodes and a table of edges, CSV or Parquet.
 
 Nodes: an id column, an optional label column, and every other column is a feature, or several if it holds lists. Edges:
-two columns of ids and an optional weight; other columns are ignored. Ids keep their type: in Parquet the column's, in CSV
-integers if every id of the column is written as one ("7", but not "07" or "7.0"), else text. Empty labels and the integer -1 mean unlabelled.
+two columns of ids and an optional weight; other columns are ignored. Ids keep their type: in Parquet the column's, in
+CSV integers if every id of the column is written as one ("7", but not "07" or "7.0"), else text. Empty labels and the
+integer -1 mean unlabelled.
 """
 
 from __future__ import annotations
