@@ -24,6 +24,7 @@ from service.cli.spec_options import (
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, spec_hash
 
+SPEC = "spec.json"  # in a run directory
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 3 invalid spec or data, 4 out of memory, 5 infrastructure, 6 cancelled."
 
 
@@ -47,7 +48,9 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. method.temperature=0.4"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or start it")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out by its own spec, or start it")
+    ] = False,
     memory_limit: Annotated[
         str | None, typer.Option(help="memory to plan with, e.g. 4GB; default: most of the machine's or container's")
     ] = None,
@@ -64,6 +67,8 @@ def train(
     extra = file_overrides(nodes, edges, dataset) + column_overrides(features, ignore) + list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []
     extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
+    if resume and out is not None and not (spec_file or dataset or method or preset or nodes) and (out / SPEC).exists():
+        spec_file = out / SPEC
     spec = assemble(Asked(spec_file, dataset, method, preset, extra))
     limit = None if memory_limit is None else parse_size(memory_limit)
     if show:

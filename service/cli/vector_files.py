@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,11 @@ class FormatName(StrEnum):
     CSV = "csv"
     NPZ = "npz"
     IDS = "ids"
+
+
+SERVED: dict[FormatName, Literal["npy", "parquet", "ids"]] = {  # what the service has as a file
+    FormatName.NPY: "npy", FormatName.PARQUET: "parquet", FormatName.IDS: "ids",
+}  # fmt: skip
 
 
 def export(
@@ -82,8 +87,8 @@ def chosen_format(out: Path, asked: FormatName | None) -> FormatName:
 
 def _write(client: Client, ref: str, out: Path, kind: FormatName, progress: Progress | None) -> Version:
     """Csv and npz are made here, of a file that the service has; that one stays until they are complete."""
-    if kind not in (FormatName.CSV, FormatName.NPZ):
-        return client.vectors.download(ref, out, kind.value, progress)
+    if kind in SERVED:
+        return client.vectors.download(ref, out, SERVED[kind], progress)
     from service.cli.converted import write_csv, write_npz
 
     table = out.with_name(f"{out.name}.parquet")
