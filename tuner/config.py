@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -15,7 +16,7 @@ from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
 from trainer.files.documents import value_at
 from trainer.spec.base import Spec, explain
-from tuner.space import Choice, Dimension, Grid, Value, changed, check_dimension, default_space, nearest
+from tuner.space import Choice, Dimension, Grid, Value, changed, check_dimension, default_space, nearest, open_space
 
 Objective = Literal["val_accuracy", "link_auc", "i_nml"]
 
@@ -49,7 +50,8 @@ class SweepSpec(Spec):
     base: TrainSpec = Field(description="the training spec that trials vary; its run.track and run.experiment hold")
     space: dict[str, Dimension] | None = Field(
         None, max_length=50,
-        description="fields of the training spec by dotted path, and what they may be; none: the defaults for base",
+        description="fields of the training spec by dotted path, and what they may be; none: the defaults for base, "
+        "less the fields that base itself gives a value",
     )  # fmt: skip
     starts: tuple[dict[str, Value], ...] | None = Field(
         None, max_length=1_000,
@@ -226,6 +228,28 @@ def sweep_hash(spec: SweepSpec) -> str:
 
 
 _WHERE = {"concurrency", "resources", "budget_minutes", "silence_minutes", "retries"}
+
+
+def with_open_space(document: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A sweep document that names no space, with the default one less what `given` fixes; others stay as they are.
+
+    Args:
+        document: its base is complete. One that is no training spec stays too: validation says what is wrong with it.
+        given: the base as it was asked for, before its preset filled in the rest.
+
+    Raises:
+        InvalidInput: nothing is left to search.
+    """
+    if document.get("space") is not None:
+        return document
+    try:
+        base = TrainSpec.model_validate(document.get("base"))
+    except (ValidationError, ArithmeticError, RecursionError):
+        return document
+    if not base.method.learns:
+        return document
+    space = open_space(base, given)
+    return {**document, "space": {path: dimension.model_dump(mode="json") for path, dimension in space.items()}}
 
 
 def parse_sweep(document: Any) -> SweepSpec:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
 from trainer.config import TrainSpec, parse_spec
 from trainer.errors import InvalidInput
-from trainer.files.documents import set_value, value_at
+from trainer.files.documents import leaf_paths, set_value, value_at
 from trainer.spec.base import Spec
 
 Value = Any  # a JSON value of a field: a number, a word, a truth value, or a list of them
@@ -77,6 +78,35 @@ _DIMENSIONS: TypeAdapter[dict[str, Dimension]] = TypeAdapter(dict[str, Dimension
 def default_space(base: TrainSpec) -> dict[str, Dimension]:
     """What the base's method searches unless a sweep says otherwise (methods 7)."""
     return _DIMENSIONS.validate_python(base.method.space())
+
+
+def fixed_paths(given: Mapping[str, Any]) -> list[str]:
+    """The dotted paths that a part of a training spec gives a value. A method's name alone fixes none of its fields."""
+    named = isinstance(given.get("method"), str)
+    return list(leaf_paths({key: value for key, value in given.items() if not (named and key == "method")}))
+
+
+def open_space(base: TrainSpec, given: Mapping[str, Any]) -> dict[str, Dimension]:
+    """The default space of the base, less the fields that somebody gave a value on purpose: `given`, a part of it.
+
+    Raises:
+        InvalidInput: nothing is left to search.
+    """
+    space, fixed = default_space(base), fixed_paths(given)
+    left = {path: dimension for path, dimension in space.items() if not any(overlap(path, other) for other in fixed)}
+    if space and not left:
+        raise InvalidInput(
+            f"base gives a value to every field that a sweep of method {base.method.name} searches by default "
+            f"({', '.join(space)}), so nothing is left to search. Leave some out of base, or name what to search in "
+            "space."
+        )
+    return left
+
+
+def overlap(path: str, other: str) -> bool:
+    """Whether two dotted paths are the same field, or one is a part of the other."""
+    shorter, longer = sorted((path, other), key=len)
+    return longer == shorter or longer.startswith(f"{shorter}.")
 
 
 def changed(base: TrainSpec, changes: dict[str, Value]) -> TrainSpec:

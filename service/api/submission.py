@@ -27,7 +27,7 @@ from trainer.planning.cpus import usable_cpus
 from trainer.planning.plan import Plan, make_plan, size
 from trainer.planning.shape import GraphShape
 from trainer.presets import PRESETS, complete
-from tuner.config import SweepSpec, sweep_hash, trial_spec
+from tuner.config import SweepSpec, sweep_hash, trial_spec, with_open_space
 
 SMALLEST: dict[str, Any] = {"data": {"name": "digits"}}
 ESTIMATED = ("sampling", "spec_hash", "reason", "memory", "limit")  # of a plan: what one needs who has yet to ask
@@ -95,7 +95,7 @@ def prepare_sweep(document: dict[str, Any], request: Request, store: Store, sett
     """The sweep that a document asks for; as `prepare_job`."""
     base = document.get("base")
     _check_extent(document)
-    spec = validated(SweepSpec, document | ({"base": _completed(base, "base.")} if isinstance(base, dict) else {}))
+    spec = validated(SweepSpec, _with_space(document, base) if isinstance(base, dict) else document)
     _refuse_files(spec.base, "base.data")
     try:
         found = resolve(trial_spec(spec, {}).data, store, settings)
@@ -129,6 +129,14 @@ def _completed(document: dict[str, Any], place: str = "") -> dict[str, Any]:
         return complete(document)
     except InvalidInput as error:
         raise invalid(f"{place}preset", str(error).replace("Use --preset nml.", "Use nml.")) from error
+
+
+def _with_space(document: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """The sweep with its base completed; what the sender fixed in it is not searched unless `space` says so."""
+    try:
+        return with_open_space(document | {"base": _completed(base, "base.")}, base)
+    except InvalidInput as error:
+        raise invalid("space", str(error)) from error
 
 
 def validated(kind: type[SpecType], document: dict[str, Any]) -> SpecType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -36,7 +37,27 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below, too
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from trainer.process.version import version
+
+        typer.echo(f"nml {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Train, judge and look up node embeddings of a graph that has no labels."""
+
+
 app.command("train")(train.train)
 app.add_typer(sweep.app, name="sweep")
 app.command("estimate")(estimate.estimate)

@@ -14,9 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from service.cli.connect import say
 from service.cli.push import push
 from service.cli.pushed import pushed, unpush
 from service.cli.report import result_console
+from service.cli.spec_options import FeaturesOption, IgnoreOption, column_overrides
+from service.discarded import discard
 from trainer.config import parse_spec
 from trainer.errors import InvalidInput
 from trainer.files.documents import apply_overrides
@@ -35,7 +38,7 @@ MEMORY_MB = 256  # for buffers; more makes sorting billions of edges quicker, no
 def list_all(
     context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="print the list as JSON")] = False
 ) -> None:
-    """List the graphs that can be named. Imported ones are data.name=imported, data.imported=NAME in a spec."""
+    """List the graphs that can be named: `nml train --dataset NAME`."""
     if context.invoked_subcommand is not None:
         return
     from trainer.data.datasets import catalog
@@ -55,10 +58,12 @@ def list_all(
 @app.command("import")
 def import_(
     name: Annotated[str, typer.Argument(help="what to call the graph: letters, digits, dots, dashes, underscores")],
-    nodes: Annotated[Path | None, typer.Option(help="node table, CSV or Parquet, of any size")] = None,
-    edges: Annotated[Path | None, typer.Option(help="edge table, CSV or Parquet, of any size")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="node table, CSV, TSV (also .gz) or Parquet, of any size")] = None,
+    edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
     npz: Annotated[Path | None, typer.Option(help="one npz file; it must fit in memory")] = None,
     dataset: Annotated[str | None, typer.Option(help="a name from `nml datasets`")] = None,
+    features: FeaturesOption = None,
+    ignore: IgnoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="a field of data, e.g. data.files.id_column=key"),
@@ -73,7 +78,7 @@ def import_(
 
     nml datasets import papers --nodes papers.parquet --edges citations.csv --set data.files.id_column=doi
     """
-    spec = assemble(nodes, edges, npz, dataset, list(overrides or []))
+    spec = assemble(nodes, edges, npz, dataset, column_overrides(features, ignore) + list(overrides or []))
     from trainer.data.importing.graph import import_graph
     from trainer.data.manifest import read_manifest
 
@@ -88,6 +93,23 @@ def import_(
         typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
     else:
         _print_written(written, sparse="x_values" in manifest["arrays"])
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="a graph that was imported")]) -> None:
+    """Remove an imported graph from this machine. Runs keep their embeddings, but can no longer be evaluated again."""
+    from trainer.data.datasets import find_imported
+    from trainer.files.whole_directory import sole_writer
+    from trainer.process.home import nml_home
+
+    place = find_imported(name, nml_home())
+    if (place / "about.json").exists():
+        raise InvalidInput(
+            f"{name} was uploaded to a service that runs here; remove it with `nml datasets unpush {name}`"
+        )
+    with sole_writer(place):
+        discard(place)
+    say(f"The graph {name} is removed.")
 
 
 @app.command()
@@ -157,4 +179,4 @@ def _print_written(written: dict[str, Any], *, sparse: bool) -> None:
     for note in written["notes"]:
         console.print(note, markup=False)
     console.print(f"Stored in {written['directory']}. Train on it with", markup=False)
-    console.print(f"  nml train --set data.name=imported --set data.imported={written['name']}", markup=False)
+    console.print(f"  nml train --dataset {written['name']}", markup=False)

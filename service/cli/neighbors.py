@@ -73,7 +73,9 @@ def lookup(
 
 
 def neighbors(
-    nodes: NodeOption,
+    nodes: Annotated[
+        list[str] | None, typer.Option("--node", metavar="ID", help="a node by its own id; may be repeated")
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, max=1_000, help="neighbours of each")] = 10,
     of: OfOption = "latest",
     metric: Annotated[MetricName, typer.Option(help="how nearness is measured")] = MetricName.COSINE,
@@ -81,6 +83,10 @@ def neighbors(
         list[str] | None, typer.Option("--label", help="only nodes with this label; may be repeated")
     ] = None,
     backend: Annotated[BackendName, typer.Option(help="what searches; auto chooses by size")] = BackendName.AUTO,
+    every: Annotated[bool, typer.Option("--all", help="of all nodes, into the file of --out")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="with --all: CSV file of node, rank, id, score", metavar="FILE")
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     key: KeyOption = None,
@@ -88,10 +94,20 @@ def neighbors(
     """Print the nodes nearest to some, best first. A node that is not there is an error.
 
     nml neighbors --node 42 -k 10
+    nml neighbors --all -k 10 --out neighbors.csv
     """
+    if every == bool(nodes) or every != (out is not None):
+        raise InvalidInput("name nodes with --node, or give --all and --out FILE.csv")
     with connected(url, key) as client:
+        if out is not None:
+            from service.cli.all_neighbors import write_all_neighbors
+
+            search = {"k": k, "metric": metric.value, "labels": labels or None, "backend": backend.value}
+            version, count = write_all_neighbors(client, of, out, **search)
+            say(f"The {k} nearest of each of {count:,} nodes of version {version} are in {out}")
+            return
         found = client.vectors.neighbors(
-            of, nodes, k=k, metric=metric.value, labels=labels or None, backend=backend.value
+            of, nodes or [], k=k, metric=metric.value, labels=labels or None, backend=backend.value
         )
     if as_json:
         typer.echo(json.dumps(neighbors_document(found)))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from service.cli.connect import KeyOption, UrlOption, connected
 from service.cli.report import result_console
+from service.cli.spec_options import FeaturesOption, IgnoreOption, column_overrides
 from service.cli.transfer import transfer_bar
 from trainer.errors import InvalidInput
 from trainer.spec.data import DataSpec
@@ -21,9 +22,11 @@ UPLOAD_PATIENCE = 60.0  # seconds
 
 def push(
     name: Annotated[str, typer.Argument(help="what to call the graph: letters, digits, dashes, underscores")],
-    nodes: Annotated[Path | None, typer.Option(help="node table, CSV or Parquet")] = None,
-    edges: Annotated[Path | None, typer.Option(help="edge table, CSV or Parquet")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="node table, CSV, TSV or Parquet")] = None,
+    edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
     npz: Annotated[Path | None, typer.Option(help="one npz file")] = None,
+    features: FeaturesOption = None,
+    ignore: IgnoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="how to read it, e.g. data.files.id_column=key"),
@@ -39,7 +42,7 @@ def push(
     """
     from service.cli.datasets import assemble
 
-    data = assemble(nodes, edges, npz, None, list(overrides or []))
+    data = assemble(nodes, edges, npz, None, column_overrides(features, ignore) + list(overrides or []))
     with (
         connected(url, key, patience=UPLOAD_PATIENCE) as client,
         transfer_bar("uploading", then="checking") as progress,

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from service.cli.report import result_console
 from service.cli.spec_options import Asked, MethodOption, PresetOption
 from service.cli.sweep_report import print_next_steps, print_outcome
-from service.cli.sweep_spec import SMOKE_TRIALS, assemble_sweep, ineffective, shrink
+from service.cli.sweep_spec import SMOKE_TRIALS, assemble_sweep, shrink, stored_sweep
 from service.cli.sweep_table import Standing, watching
 from service.cli.train import EXIT_CODES
 from trainer.errors import Cancelled, InvalidInput, TrainerError
@@ -58,7 +58,7 @@ def sweep(
     preset: PresetOption = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="override a field of the training spec that trials vary"),
+        typer.Option("--set", metavar="KEY=VALUE", help="fix a field of the training spec that trials vary"),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="trials in all; default 30")] = None,
     objective: Annotated[
@@ -94,14 +94,15 @@ def sweep(
     if resume:
         if out is None or spec_file or dataset or method or preset:
             raise InvalidInput("--resume goes on with the sweep in --out by its own spec: give --out and no other")
-        spec_file = out / "spec.json"
-    spec = assemble_sweep(Asked(spec_file, dataset, method, preset, extra), fields)
+        spec = stored_sweep(out / "spec.json", extra, fields)
+    else:
+        spec = assemble_sweep(Asked(spec_file, dataset, method, preset, extra), fields)
     spec = shrink(spec) if smoke else spec
     if show:
         typer.echo(spec.model_copy(update={"space": spec.dimensions()}).model_dump_json(indent=2))
         return
     directory = out or Path("sweeps") / f"{spec.base.data.name}-{sweep_hash(spec)[:10]}"
-    _announce(spec, directory, ineffective(spec, extra), smoke=smoke)
+    _announce(spec, directory, smoke=smoke)
     run(spec, directory, as_json=as_json)
 
 
@@ -180,15 +181,11 @@ def _standing(spec: SweepSpec, directory: Path) -> Standing:
     return Standing(spec, trials, max((event.get("elapsed", 0.0) for event in events), default=0.0))
 
 
-def _announce(spec: SweepSpec, directory: Path, only_starts: list[str], *, smoke: bool) -> None:
+def _announce(spec: SweepSpec, directory: Path, *, smoke: bool) -> None:
     if smoke:
         _say(
             f"--smoke: {spec.trials} trials of at most {spec.max_epochs} epochs with a narrow network, to see that a "
             "sweep runs here. What it finds means nothing."
-        )
-    for path in only_starts:
-        _say(
-            f"{path} is searched, so --set only says where to start; to fix it, give a SPEC whose space leaves it out."
         )
     _say(f"Searching {', '.join(labels(spec).values())} on {spec.base.data.name}, in {directory}")
 

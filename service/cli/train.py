@@ -11,10 +11,20 @@ import typer
 
 from service.cli.progress import JsonLines, PlainLines, ProgressBar
 from service.cli.report import print_result
-from service.cli.spec_options import Asked, MethodOption, PresetOption, assemble
+from service.cli.spec_options import (
+    Asked,
+    FeaturesOption,
+    IgnoreOption,
+    MethodOption,
+    PresetOption,
+    assemble,
+    column_overrides,
+    file_overrides,
+)
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, spec_hash
 
+SPEC = "spec.json"  # in a run directory
 EXIT_CODES = "Exit codes: 0 done, 2 usage, 3 invalid spec or data, 4 out of memory, 5 infrastructure, 6 cancelled."
 
 
@@ -28,11 +38,19 @@ def train(
     out: Annotated[Path | None, typer.Option(help="run directory; default runs/<data set>-<spec hash>")] = None,
     seed: Annotated[int | None, typer.Option(help="run.seed")] = None,
     epochs: Annotated[int | None, typer.Option(help="optimiser.epochs")] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="node table of your own graph: CSV, TSV (also .gz) or Parquet; with --edges")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(help="edge table, likewise")] = None,
+    features: FeaturesOption = None,
+    ignore: IgnoreOption = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override a field, e.g. method.temperature=0.4"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or start it")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out by its own spec, or start it")
+    ] = False,
     memory_limit: Annotated[
         str | None, typer.Option(help="memory to plan with, e.g. 4GB; default: most of the machine's or container's")
     ] = None,
@@ -42,13 +60,15 @@ def train(
     """Train node embeddings and judge them.
 
     nml train --dataset cora --preset nml-official --out runs/cora
-    nml train --set data.name=files --set data.files.nodes=n.csv --set data.files.edges=e.csv
+    nml train --nodes nodes.csv --edges edges.csv --ignore name --out runs/mine
     """
     from trainer.planning.memory import parse_size
 
-    extra = list(overrides or [])
+    extra = file_overrides(nodes, edges, dataset) + column_overrides(features, ignore) + list(overrides or [])
     extra += [f"run.seed={seed}"] if seed is not None else []
     extra += [f"optimiser.epochs={epochs}"] if epochs is not None else []
+    if resume and out is not None and not (spec_file or dataset or method or preset or nodes) and (out / SPEC).exists():
+        spec_file = out / SPEC
     spec = assemble(Asked(spec_file, dataset, method, preset, extra))
     limit = None if memory_limit is None else parse_size(memory_limit)
     if show:

@@ -128,7 +128,12 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
-        """Queue a sweep; as `submit`, with a sweep spec."""
+        """Queue a sweep; as `submit`, with a sweep spec.
+
+        In a mapping without `space`, what `base` gives a value stays fixed; a SweepSpec is sent with its own space.
+        """
+        if not isinstance(spec, Mapping):
+            spec = spec.model_copy(update={"space": spec.dimensions()})
         query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
         return job_from(Sweep, self._submit("v1/sweeps", spec, query, metadata, idempotency_key))
 

@@ -25,10 +25,11 @@ from service.datasets.uploads import PartFile, Upload
 MAX_HEADERS, MAX_HEADER_BYTES = 8, 4_096
 FIELD_BYTES = {"name": 200, "options": 64_000}
 FILES = ("npz", "nodes", "edges")
-ENDINGS = re.compile(r"\.(csv|parquet)$", re.IGNORECASE)
+ENDINGS = re.compile(r"\.(csv|tsv|parquet)$", re.IGNORECASE)
 CONTENT_TYPES = {
     "text/csv": "csv",
     "application/csv": "csv",
+    "text/tab-separated-values": "csv",
     "application/vnd.apache.parquet": "parquet",
     "application/parquet": "parquet",
     "application/x-parquet": "parquet",
@@ -140,10 +141,10 @@ class Form:
         kind = ending[1].lower() if ending else CONTENT_TYPES.get(content_type)
         if kind is None:
             raise unusable(
-                self._field, "is neither CSV nor Parquet by its file name; let that end in .csv or .parquet, "
+                self._field, "is neither CSV nor Parquet by its file name; let that end in .csv, .tsv or .parquet, "
                 "or send the content type text/csv or application/vnd.apache.parquet",
             )  # fmt: skip
-        return f"{self._field}.{kind}"
+        return f"{self._field}.{'csv' if kind == 'tsv' else kind}"  # what separates the values, the reader finds out
 
     def _content(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:

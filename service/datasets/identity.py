@@ -24,6 +24,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"  # no dot: what comes after one is th
 REF = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}\.[0-9a-f]{12}$"
 TAKEN = frozenset(get_args(DatasetName))  # mean something else in a spec
 _SOURCES = ("npz", "nodes", "edges")
+_LATER = ("feature_columns", "ignore_columns")  # did not exist at first: unset, they must not change any version
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # One definition: what data.files says about columns and directions is what an upload may say, and nothing else.
@@ -72,15 +73,20 @@ def checked_options(text: bytes) -> dict[str, Any]:
         raise unusable("options", _explained(error)) from None
     found: dict[str, Any] = options.model_dump()
     for key, value in found.items():
-        if isinstance(value, str) and _CONTROL.search(value):
+        if any(_CONTROL.search(text) for text in _texts(value)):
             raise unusable("options", f"{key}: holds a control character; remove it")
     return found
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """The texts among a value and, of a list of column names, all of them."""
+    return [text for text in (value if isinstance(value, list | tuple) else [value]) if isinstance(text, str)]
 
 
 def version_of(options: dict[str, Any], parts: Iterable[StoredPart]) -> str:
     """12 hex digits that name this content."""
     content = {
-        "options": options,
+        "options": {key: value for key, value in options.items() if value is not None or key not in _LATER},
         "parts": {part.field: [part.file.rpartition(".")[2], part.sha256] for part in parts},
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def value_at(document: dict[str, Any], path: str) -> Any:
     for part in path.split("."):
         node = node.get(part) if isinstance(node, dict) else None
     return node
+
+
+def leaf_paths(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all values that are not sections."""
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from leaf_paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def _number_or_yaml(text: str) -> Any:

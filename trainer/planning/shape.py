@@ -28,6 +28,7 @@ from trainer.spec.data import DataSpec, FilesSpec, SyntheticSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph
+    from trainer.data.sources.table_file import TableFile
 
 # Non-zero features of the public sets that are stored sparse; the others are dense.
 _NONZEROS = {"cora": 49_216, "citeseer": 105_165, "pubmed": 988_031, "cs": 1_092_079, "physics": 1_137_311}
@@ -204,12 +205,12 @@ def _tables(spec: FilesSpec) -> GraphShape:
     from trainer.data.sources.tables import open_tables
 
     tables = open_tables(spec)
-    nodes, listed = _rows(tables.nodes.path), _rows(tables.edges.path)
+    nodes, listed = _rows(tables.nodes), _rows(tables.edges)
     edges = listed if spec.directed else 2 * listed
-    columns = len(tables.features) or structural.WIDTH
+    columns = tables.num_features or structural.WIDTH
     # Both tables as Arrow columns, features once more as a matrix, then edges while they are sorted.
     loading = nodes * (8 * columns + 100) + 60 * listed + 40 * edges
-    counted = "lines" if ".csv" in (tables.nodes.path.suffix, tables.edges.path.suffix) else "rows"
+    counted = "rows" if tables.nodes.typed and tables.edges.typed else "lines"
     return GraphShape(
         nodes, edges, columns, weighted=tables.weight is not None,
         classes=_UNKNOWN_CLASSES if tables.label is not None else 0, loading=loading,
@@ -221,15 +222,17 @@ def _edges_note(spec: FilesSpec) -> str:
     return "repeated edges not merged" if spec.directed else "each edge counted in both directions"
 
 
-def _rows(path: Path) -> int:
+def _rows(table: TableFile) -> int:
     """Records of a table: from Parquet's footer, or by counting the lines of a CSV file."""
-    if path.suffix == ".parquet":
+    from trainer.data.sources.table_lines import open_lines
+
+    if table.typed:
         import pyarrow.parquet as pq
 
-        rows: int = pq.read_metadata(path).num_rows
+        rows: int = pq.read_metadata(table.path).num_rows
         return rows
     lines, last = 0, b"\n"
-    with path.open("rb") as file:
+    with open_lines(table.path) as file:
         while block := file.read(_COUNTED_AT_ONCE):
             lines += block.count(b"\n")
             last = block[-1:]

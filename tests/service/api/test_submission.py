@@ -19,7 +19,7 @@ from trainer.methods import BY_NAME
 from trainer.planning.plan import make_plan
 from trainer.planning.shape import shape_of_data
 from trainer.presets import preset_spec
-from tuner.config import parse_sweep, sweep_hash
+from tuner.config import parse_sweep, sweep_hash, with_open_space
 
 
 def post(live: Live, document: Any, path: str = "/v1/jobs", **query: Any) -> Any:
@@ -94,8 +94,11 @@ def test_accepted_sweep(live: Live) -> None:
     assert response.status_code == 202, response.text
     document = response.json()
     SweepDocument.model_validate(document)
-    spec = parse_sweep({"base": {**SMALL, "preset": "nml", "run": {"name": "search"}}, "trials": 3, "concurrency": 2})
+    base = {**SMALL, "preset": "nml", "run": {"name": "search"}}
+    spec = parse_sweep(with_open_space({"base": base, "trials": 3, "concurrency": 2}, SMALL))
     assert parse_sweep(document["spec"]) == spec
+    assert "method.temperature" in document["spec"]["space"]
+    assert "optimiser.epochs" not in document["spec"]["space"]  # SMALL gives it a value
     assert document["spec_hash"] == sweep_hash(spec)
     assert response.headers["location"] == f"/v1/sweeps/{document['id']}"
     alone = post(live, {"base": SMALL, "trials": 3, "concurrency": 1}, "/v1/sweeps").json()
@@ -271,6 +274,8 @@ BAD_SWEEPS: list[tuple[Any, str]] = [
     ({"base": {}, "trials": 0}, "trials"),
     ({"base": {}, "objective": "test_accuracy"}, "objective"),
     ({"base": {}, "objective": "link_auc", "held_out_edges": 0}, "objective"),
+    ({"base": parse_spec({}).model_dump(mode="json")}, "space"),  # nothing is left to search
+    ({"base": {"optimiser": {"epochs": 4}}, "starts": [{"optimiser.epochs": 5}]}, "starts.0.optimiser.epochs"),
     ({"base": {}, "algorithm": "grid"}, "space.method.reg.coefficient"),
     (b'{"base": {}, "space": {"optimiser.lr": {"kind": "choice", "values": [NaN]}}}', "space.optimiser.lr.values.0"),
     ({"base": {}, "space": {"optimiser.lr": {"kind": "choice", "values": [0.1] * 10_001}}}, "space"),

@@ -103,6 +103,37 @@ def test_a_file_is_the_sweep_and_options_after_it_override_its_fields(tmp_path: 
     assert asked(str(shown)) == spec
 
 
+def test_what_set_gives_a_value_is_not_searched():
+    assert "optimiser.epochs" in asked().space
+    spec = asked("--set", "optimiser.epochs=4", "--set", "method.name=nml")
+    assert (spec.base.optimiser.epochs, spec.max_epochs) == (4, 4)
+    assert set(spec.space) == set(asked().space) - {"optimiser.epochs"}
+    section = asked("--set", "optimiser={epochs: 4, lr: 0.01}")
+    assert set(section.space) == set(asked().space) - {"optimiser.epochs", "optimiser.lr"}
+
+
+def test_what_the_base_of_a_file_gives_a_value_is_not_searched(tmp_path: Path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text("base: {method: nml, optimiser: {epochs: 4}}\n")
+    spec = asked(str(file), "--set", "method.temperature=0.4")
+    assert set(spec.space) == set(asked().space) - {"optimiser.epochs", "method.temperature"}
+
+
+def test_set_of_what_the_own_space_searches_is_an_error(tmp_path: Path):
+    file = tmp_path / "sweep.json"
+    file.write_text(json.dumps({"base": {}, "space": SPACE}))
+    for given in ("optimiser.epochs=4", "optimiser={epochs: 4}"):
+        said = nml(str(file), "--set", given, "--show-spec", code=3).stderr
+        assert "--set optimiser.epochs: the sweep's space searches optimiser.epochs" in said
+        assert "starts" in said
+
+
+def test_a_base_that_fixes_everything_leaves_nothing_to_search(tmp_path: Path):
+    file = tmp_path / "sweep.json"
+    file.write_text(json.dumps({"base": parse_spec({}).model_dump(mode="json")}))
+    assert "nothing is left to search" in nml(str(file), "--show-spec", code=3).stderr
+
+
 def test_a_bare_resume_goes_on_with_the_spec_in_the_directory(made: Path, spec: SweepSpec):
     assert asked("--resume", "--out", str(made), "--budget-minutes", "5") == spec.model_copy(
         update={"budget_minutes": 5}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pandas
 import pytest
 
 from service.client import _session
@@ -105,6 +106,39 @@ def test_export_writes_whole_tables_with_a_bar_for_people_alone(live: Live, tmp_
     assert sorted(path.name for path in place.iterdir()) == ["ids.json", "t.parquet", "v.npy"]
     shown = shown_on_terminal([*NML, "export", "--out", str(place / "v.npy")])
     assert b"downloading" in shown
+
+
+def test_neighbors_of_all_nodes_are_written_to_a_file(live: Live, tmp_path: Path):
+    made = published(live, 60, 8, "str")
+    out = tmp_path / "near.csv"
+    assert "60 nodes" in nml("neighbors", "--all", "-k", "3", "--out", str(out)).stderr
+    table = pandas.read_csv(out)
+    assert table["node"].tolist() == [node for node in made.ids for _ in range(3)]
+    assert table["rank"].tolist() == [1, 2, 3] * 60
+    asked = json.loads(nml("neighbors", "--node", made.ids[7], "-k", "3", "--json").stdout)["results"][0]
+    mine = table[table["node"] == made.ids[7]]
+    assert (mine["id"].tolist(), mine["score"].tolist()) == (asked["ids"], pytest.approx(asked["scores"], abs=1e-6))
+    for options in ([], ["--all"], ["--node", "1", "--out", str(out)], ["--all", "--out", "near.xlsx"]):
+        assert "csv" in nml("neighbors", *options, code=3).stderr
+
+
+@pytest.mark.parametrize("kind", ["int", "str"])
+def test_export_writes_what_the_name_says_or_refuses(live: Live, tmp_path: Path, kind: str):
+    made = published(live, 300, 8, kind)
+    place = tmp_path / "files"
+    place.mkdir()
+    nml("export", "--out", str(place / "v.csv"))
+    table = pandas.read_csv(place / "v.csv")
+    assert table["id"].tolist() == list(made.ids)
+    vectors = table[[f"v{j}" for j in range(8)]].to_numpy(np.float32)
+    assert np.array_equal(vectors, made.vectors)  # digits enough to be read back exactly
+    nml("export", "--out", str(place / "v.npz"))
+    with np.load(place / "v.npz") as arrays:
+        assert arrays["ids"].tolist() == list(made.ids)
+        assert np.array_equal(arrays["vectors"], made.vectors)
+    assert "end its name in .npy" in nml("export", "--out", str(place / "v.xlsx"), code=3).stderr
+    assert "its name says csv" in nml("export", "--out", str(place / "w.csv"), "--format", "npy", code=3).stderr
+    assert sorted(path.name for path in place.iterdir()) == ["v.csv", "v.npz"]
 
 
 def test_an_export_that_fills_the_disk_says_so_and_goes_on_when_there_is_room(live: Live, tmp_path: Path):

@@ -53,7 +53,7 @@ def _bad_nodes() -> dict[str, str | bytes]:
         "no-rows": "id,a\n", "short-row": NODES + "t,cat,1\n", "long-row": NODES + "t,cat,1,2,3\n",
         "latin1-row": NODES.encode() + "t,größe,1,2\n".encode("latin-1"), "column-twice": "id,a,a\np,1,2\nq,1,2\n",
         "label-negative": "id,label,a\np,0,1\nq,-5,2\n", "long-id": NODES + f"{'t' * 300},cat,1,2\n",
-        "semicolons": NODES.replace(",", ";"), "open-quote": NODES + '"t,cat,1,2\n', "only-header-text": "hello\n",
+        "colons": NODES.replace(",", ":"), "open-quote": NODES + '"t,cat,1,2\n', "only-header-text": "hello\n",
         "nul-row": NODES.encode() + b"t\0,cat,1,2\n",
     }  # fmt: skip
 
@@ -85,7 +85,7 @@ def _parquet() -> Iterator[BadTables]:
         yield BadTables(f"parquet-nodes-{name}", content, edges, "nodes", importer=False, endings=kinds)
     for name, content in {
         "footer-garbled": bytes(garbled), "data-garbled": _garbled_data(nodes), "no-id": parquet(a=[1.0, 2.0]),
-        "lists": parquet(id=[1, 2], a=[[1.0], [2.0]]), "text-feature": parquet(id=[1, 2], a=["x", "y"]),
+        "lists": parquet(id=[1, 2], a=[[1.0], [2.0, 3.0]]), "text-feature": parquet(id=[1, 2], a=["x", "y"]),
         "nan": parquet(id=[1, 2], a=[1.0, float("nan")]), "null": parquet(id=[1, 2], a=[1.0, None]),
         "float-ids": parquet(id=[0.5, 1.5], a=[1.0, 2.0]), "null-id": parquet(id=[1, None], a=[1.0, 2.0]),
         "id-twice": parquet(id=[1, 1], a=[1.0, 2.0]), "no-rows": parquet(id=[], a=[]),

@@ -113,7 +113,7 @@ def import_tables(
         shutil.rmtree(scratch)
         disk.check_complete(directory)
         seal(
-            directory, name=place.name, num_features=len(tables.features), classes=classes, notes=notes,
+            directory, name=place.name, num_features=tables.num_features, classes=classes, notes=notes,
             progress=progress,
         )  # fmt: skip
 

@@ -17,11 +17,11 @@ from trainer.data.importing.id_index import IntegerIndex, TextIndex, build_index
 from trainer.data.importing.ids import IdWriter
 from trainer.data.sources.labels import check_classes
 from trainer.data.sources.table_file import TableFile
+from trainer.data.sources.table_matrix import feature_matrix
 from trainer.data.sources.tables import (
     Tables,
     check_count,
     duplicate_id,
-    feature_matrix,
     label_values,
     number_labels,
     read_ids,
@@ -49,7 +49,7 @@ def import_nodes(
     """
     ids = IdWriter(directory, scratch)
     labels = None if tables.label is None else LabelWriter(directory, scratch, tables.nodes)
-    features = FeatureWriter(directory, scratch, len(tables.features), block_bytes=budget.block_bytes)
+    features = FeatureWriter(directory, scratch, tables.num_features, block_bytes=budget.block_bytes)
     count = 0
     for block in blocks(
         tables.nodes,
@@ -62,7 +62,7 @@ def import_nodes(
         ids.add(read_ids(block.table, spec.id_column, block.columns[spec.id_column]))
         if labels is not None and tables.label is not None:
             labels.add(label_values(block.table, tables.label, block.columns[tables.label]))
-        features.add(feature_matrix(block.columns, tables.features))
+        features.add(feature_matrix(tables.nodes, block.columns, tables.features))
         count += block.rows
         tell(block.share)
     check_count(tables.nodes, count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trainer.data.sources.table_file import Columns, TableFile, is_number
+from trainer.data.sources.table_matrix import feature_matrix, matrix_columns, width_of
+from trainer.data.sources.table_values import BadValues, convert_parquet
 from trainer.files.mapped import release
 from trainer.files.npy import NpyWriter
 
@@ -31,13 +33,12 @@ def parquet_pieces(
     table: TableFile, text: list[str], numbers: list[str], *, block_bytes: int, scratch: Path,
     tell: Callable[[float], None],
 ) -> Iterator[tuple[Columns, float]]:  # fmt: skip
-    """Successive rows as from `TableFile.read`, at least once, and the share of the file up to their end."""
+    """Successive rows as from `read_values`, at least once, and the share of the file up to their end."""
     try:
         with pq.ParquetFile(table.path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             schema = file.schema_arrow  # made anew at each access: 35 ms for 50,000 columns
-            for name in numbers:
-                if not is_number(schema.field(name).type):
-                    _refuse_column(table, file, name)
+            if not all(name in table.widths or is_number(schema.field(name).type) for name in numbers):
+                raise BadValues
             groups = _groups(file, numbers, block_bytes * COLUMN_BLOCKS)
             if len(groups) == 1:
                 yield from _pieces(table, file, text, numbers, block_bytes)
@@ -51,16 +52,16 @@ def _pieces(
     table: TableFile, file: pq.ParquetFile, text: list[str], numbers: list[str], block_bytes: int
 ) -> Iterator[tuple[Columns, float]]:
     names = [*text, *numbers]
-    rows = max(1, block_bytes // (NUMBER_BYTES * len(numbers) + TEXT_BYTES * len(text)))
+    rows = max(1, block_bytes // (NUMBER_BYTES * width_of(table, numbers) + TEXT_BYTES * len(text)))
     start, total = 0, file.metadata.num_rows
     for batch in file.iter_batches(batch_size=rows, columns=names, use_threads=False):
-        columns = table.part(start).convert_parquet(pa.Table.from_batches([batch]), text, numbers)
+        columns = convert_parquet(table, pa.Table.from_batches([batch]), text, numbers)
         start += len(batch)
         yield columns, start / total
     if start == 0:
         schema = file.schema_arrow
         empty = pa.schema([schema.field(name) for name in names]).empty_table()
-        yield table.convert_parquet(empty, text, numbers), 1.0
+        yield convert_parquet(table, empty, text, numbers), 1.0
 
 
 def _groups(file: pq.ParquetFile, numbers: list[str], most_bytes: int) -> list[list[str]]:
@@ -69,7 +70,7 @@ def _groups(file: pq.ParquetFile, numbers: list[str], most_bytes: int) -> list[l
         return [numbers]
     first = file.metadata.row_group(0)
     chunks = (first.column(position) for position in range(first.num_columns))
-    held = {chunk.path_in_schema: min(COLUMN_BYTES, chunk.total_uncompressed_size) for chunk in chunks}
+    held = {_column(chunk): min(COLUMN_BYTES, chunk.total_uncompressed_size) for chunk in chunks}
     groups: list[list[str]] = [[]]
     total = 0
     for name in numbers:
@@ -81,6 +82,14 @@ def _groups(file: pq.ParquetFile, numbers: list[str], most_bytes: int) -> list[l
     return groups
 
 
+def _column(chunk: pq.ColumnChunkMetaData) -> str:
+    """The name of the column that a chunk belongs to; the chunk of a list column has the name of what is in it."""
+    path: str = chunk.path_in_schema
+    for inner in (".list.element", ".list.item", ".list.array"):
+        path = path.removesuffix(inner)
+    return path
+
+
 def _wide(
     table: TableFile, file: pq.ParquetFile, text: list[str], groups: list[list[str]], block_bytes: int, scratch: Path,
     tell: Callable[[float], None],
@@ -89,32 +98,19 @@ def _wide(
     parts: list[NDArray[Any]] = []
     for number, group in enumerate(groups):
         path = scratch / f"columns.{number}.npy"
-        with NpyWriter(path, np.float32, (len(group),)) as writer:
+        with NpyWriter(path, np.float32, (width_of(table, group),)) as writer:
             for columns, _ in _pieces(table, file, [], group, block_bytes):
-                writer.append(np.stack([columns[name].to_numpy() for name in group], axis=1))
+                writer.append(feature_matrix(table, columns, group))
                 tell(0.0)
         parts.append(np.load(path, mmap_mode="r"))
-    width = sum(map(len, groups))
+    width = sum(width_of(table, group) for group in groups)
     start, per_row = 0, TEXT_BYTES + 4 * width
     for columns, share in _pieces(table, file, text, [], block_bytes * TEXT_BYTES // per_row):
         rows = len(columns[text[0]])
         for group, part in zip(groups, parts, strict=True):
-            values = np.ascontiguousarray(part[start : start + rows].T)
-            columns |= {name: pa.chunked_array([column]) for name, column in zip(group, values, strict=True)}
+            columns |= matrix_columns(table, np.array(part[start : start + rows]), group)
             release(part)
         yield columns, share
         start += rows
     for number in range(len(groups)):
         (scratch / f"columns.{number}.npy").unlink()
-
-
-def _refuse_column(table: TableFile, file: pq.ParquetFile, name: str) -> NoReturn:
-    """Show the first value of a column that cannot be numbers."""
-    start = 0
-    for batch in file.iter_batches(columns=[name]):
-        values = batch.column(0)
-        index = next((i for i, value in enumerate(values) if value.is_valid), None)
-        if index is not None:
-            table.part(start).refuse_text(name, index, values[index].as_py())
-        start += len(values)
-    table.refuse_text(name, 0, None if start else file.schema_arrow.field(name).type)

@@ -1,13 +1,14 @@
 """The user's graph as a table of nodes and a table of edges, CSV or Parquet.
 
-Nodes: an id column, an optional label column, and every other column is a feature; where there is none, nodes get
-structural features (trainer.data.structural). Edges: two columns of ids and an
-optional weight; other columns are ignored. Ids keep their type: in Parquet the column's, in CSV integers if every id of
-the column is written as one ("7", but not "07" or "7.0"), else text. Empty labels and the integer -1 mean unlabelled.
+Nodes: an id column, an optional label column, and every other column is a feature, or several if it holds lists; where
+there is none, nodes get structural features (trainer.data.structural). Edges: two columns of ids, an optional weight;
+other columns are ignored. Ids keep their type: in Parquet the column's, in CSV integers if every id of the column is
+written as one ("7", but not "07" or "7.0"), else text. Empty labels and the integer -1 mean unlabelled.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,12 +19,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainer.data.sources.labels import LONG_LABEL, MAX_TEXT, encode_labels
-from trainer.data.sources.table_file import Columns, TableFile
+from trainer.data.sources.table_file import Columns, TableFile, with_widths
+from trainer.data.sources.table_matrix import feature_matrix, width_of
+from trainer.data.sources.table_report import MOST, explain
+from trainer.data.sources.table_values import BadValues, read_values
 from trainer.errors import InvalidInput
 from trainer.spec.data import FilesSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph
+
+
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
 class Tables(NamedTuple):
@@ -35,6 +42,11 @@ class Tables(NamedTuple):
     features: list[str]
     label: str | None
     weight: str | None
+
+    @property
+    def num_features(self) -> int:
+        """Columns of numbers, and the numbers of list columns."""
+        return width_of(self.nodes, self.features)
 
 
 class KnownEdges(NamedTuple):
@@ -53,8 +65,10 @@ def load(spec: FilesSpec) -> Graph:
     """
     tables = open_tables(spec)
     ids, labels, x = _read_nodes(tables, spec)
-    columns = tables.edges.read(**edge_columns(tables, spec))
-    edges = known_edges(tables.edges, columns, lambda column: _positions(column, ids), tables, spec)
+    columns = read_table(tables.edges, **edge_columns(tables, spec))
+    unknown = UnknownEnds(tables)
+    edges = known_edges(tables.edges, columns, lambda column: _positions(column, ids), tables, spec, unknown)
+    unknown.refuse()
     y, classes = (None, None) if labels is None else labels
     from trainer.data.graph import Graph  # loads torch: not before the tables are known to be good
 
@@ -86,8 +100,34 @@ def open_tables(spec: FilesSpec) -> Tables:
     label = _optional(nodes, spec.label_column, "label_column")
     weight = _optional(edges, spec.weight_column, "weight_column")
     text = [spec.id_column] if label in (None, spec.id_column) else [spec.id_column, str(label)]
-    features = [name for name in nodes.columns if name not in text]
-    return Tables(nodes, edges, text, features, label, weight)
+    features = _feature_columns(nodes, text, spec)
+    return Tables(with_widths(nodes, features), edges, text, features, label, weight)
+
+
+def _feature_columns(nodes: TableFile, text: list[str], spec: FilesSpec) -> list[str]:
+    """Those that are named or, if none are, all that mean nothing else; less those that are to be ignored."""
+    for name in (*(spec.feature_columns or ()), *(spec.ignore_columns or ())):
+        nodes.require(name, "feature_columns" if name in (spec.feature_columns or ()) else "ignore_columns")
+        if name in text and name in (spec.feature_columns or ()):
+            raise InvalidInput(f'data.files.feature_columns: "{name}" is the column of ids or of labels. Leave it out.')
+    ignored = set(spec.ignore_columns or ())
+    if spec.feature_columns is not None:
+        features = [name for name in nodes.columns if name in set(spec.feature_columns) - ignored]
+    else:
+        features = [name for name in nodes.columns if name not in text and name not in ignored]
+        _refuse_index(nodes, features)
+    return features
+
+
+def _refuse_index(nodes: TableFile, features: list[str]) -> None:
+    """The row numbers that pandas writes unless told not to would be learned from like any feature."""
+    name = next((name for name in features if _INDEX.fullmatch(name)), None)
+    if name is not None:
+        what = f'column "{name}"' if name else "a column without a name"
+        raise InvalidInput(
+            f"{nodes.path}, row 1: {what} looks like the index that pandas writes. Save the table with index=False, "
+            f'name it if it is a feature, or leave it out with data.files.ignore_columns=["{name}"].'
+        )
 
 
 def _optional(table: TableFile, column: str | None, key: str) -> str | None:
@@ -101,12 +141,12 @@ def _read_nodes(
     tables: Tables, spec: FilesSpec
 ) -> tuple[pa.ChunkedArray, tuple[NDArray[np.int64], tuple[str, ...]] | None, NDArray[np.float32] | None]:
     table = tables.nodes
-    columns = table.read(text=tables.node_text, numbers=tables.features)
+    columns = read_table(table, text=tables.node_text, numbers=tables.features)
     ids = read_ids(table, spec.id_column, columns[spec.id_column])
     check_count(table, len(ids))
     _refuse_duplicates(table, ids)
     labels = None if tables.label is None else _labels(table, tables.label, columns[tables.label])
-    return ids, labels, feature_matrix(columns, tables.features) if tables.features else None
+    return ids, labels, feature_matrix(table, columns, tables.features) if tables.features else None
 
 
 def check_count(table: TableFile, num_nodes: int) -> None:
@@ -115,12 +155,16 @@ def check_count(table: TableFile, num_nodes: int) -> None:
         raise InvalidInput(f"{table.path}: has {num_nodes} nodes. Contrast needs at least 2: add rows.")
 
 
-def feature_matrix(columns: Columns, features: list[str]) -> NDArray[np.float32]:
-    """[rows, F]; takes the columns out of `columns`, so that the table is never held twice."""
-    x = np.empty((len(columns[features[0]]), len(features)), dtype=np.float32)
-    for position, name in enumerate(features):
-        x[:, position] = columns.pop(name).to_numpy()
-    return x
+def read_table(table: TableFile, *, text: list[str], numbers: list[str]) -> Columns:
+    """As `table_values.read_values`.
+
+    Raises:
+        InvalidInput: a row of the wrong length, a value that is no number, NaN, infinite or missing: all there are.
+    """
+    try:
+        return read_values(table, text, numbers)
+    except BadValues:
+        raise explain(table, text, numbers) from None
 
 
 def read_ids(table: TableFile, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -233,17 +277,52 @@ def edge_columns(tables: Tables, spec: FilesSpec) -> dict[str, list[str]]:
     return {"text": ends, "numbers": [] if tables.weight is None else [tables.weight]}
 
 
+class UnknownEnds:
+    """Ends of edges that are no nodes, as they are met."""
+
+    def __init__(self, tables: Tables):
+        self._tables = tables
+        self._count = 0
+        self._first: list[tuple[int, str]] = []  # record and id
+
+    def add(self, table: TableFile, named: list[pa.ChunkedArray], found: NDArray[np.int64]) -> None:
+        """named, found: ids of both ends, and their rows or -1, in a table or part of one.  [2, E]"""
+        wrong = np.flatnonzero((found < 0).any(axis=0))
+        self._count += len(wrong)
+        for index in wrong[: MOST - len(self._first)].tolist():
+            end = 0 if found[0, index] < 0 else 1
+            self._first.append((table.start + index, str(named[end][index])))
+
+    def refuse(self) -> None:
+        """Raises InvalidInput if there were any."""
+        if not self._count:
+            return
+        table = self._tables.edges
+        rows = table.rows([index for index, _ in self._first])
+        said = [f'row {row} "{name}"' for row, (_, name) in zip(rows, self._first, strict=True)]
+        more = f" and {self._count - len(said):,} more" if self._count > len(said) else ""
+        others = f"There are {self._count:,} such edges: {', '.join(said)}{more}. " if self._count > 1 else ""
+        raise InvalidInput(
+            f'{table.path}, row {rows[0]}: node "{self._first[0][1]}" is not in {self._tables.nodes.path}. {others}'
+            "Add it there, or set data.files.drop_unknown=true to ignore such edges."
+        )
+
+
 def known_edges(
     table: TableFile,
     columns: Columns,
     find: Callable[[pa.ChunkedArray], NDArray[np.int64]],
     tables: Tables,
     spec: FilesSpec,
+    unknown: UnknownEnds,
 ) -> KnownEdges:
     """Edges of a table or part of one.  find: rows of the nodes with these ids, -1 where there is none.
 
+    Ends that are no nodes go to `unknown` unless `spec.drop_unknown` says to leave such edges out; in both cases the
+    other edges are returned.
+
     Raises:
-        InvalidInput: an id is missing, a weight is negative, or an end is no node and `spec.drop_unknown` is false.
+        InvalidInput: an id is missing, or a weight is negative.
     """
     named = [read_ids(table, name, columns[name]) for name in (spec.source_column, spec.target_column)]
     found = np.stack([find(column) for column in named])
@@ -252,17 +331,12 @@ def known_edges(
         index = int((weights < 0).argmax())
         raise InvalidInput(f"{table.row(index)}: weight {weights[index]:g} is negative. Weights must be at least 0.")
 
-    unknown = (found < 0).any(axis=0)
-    if not unknown.any():
+    known = (found >= 0).all(axis=0)
+    if known.all():
         return KnownEdges(found, weights, 0)
     if not spec.drop_unknown:
-        index = int(unknown.argmax())
-        column = named[0] if found[0, index] < 0 else named[1]
-        raise InvalidInput(
-            f'{table.row(index)}: node "{column[index]}" is not in {tables.nodes.path}. '
-            "Add it there, or set data.files.drop_unknown=true to ignore such edges."
-        )
-    return KnownEdges(found[:, ~unknown], None if weights is None else weights[~unknown], int(unknown.sum()))
+        unknown.add(table, named, found)
+    return KnownEdges(found[:, known], None if weights is None else weights[known], int((~known).sum()))
 
 
 def dropped_notes(count: int, tables: Tables) -> list[str]:

@@ -163,7 +163,7 @@ LONG = "x" * 257
         (NODES, "source,target\na,b\na\n", "edges.csv, row 3: 1 values for 2 columns"),
         (NODES, "source,target\na,b\na,b,c\n", "edges.csv, row 3: 3 values for 2 columns"),
         (NODES, "source,to\na,b\n", 'edges.csv, row 1: there is no column "target".*data.files.target_column'),
-        (NODES, "source;target\na;b\n", 'edges.csv, row 1: there is no column "source", only "source;target"'),
+        (NODES, "source:target\na:b\n", 'edges.csv, row 1: there is no column "source", only "source:target"'),
         (NODES, "", "edges.csv: is empty"),
         (NODES, "source,target,weight\na,b,1\nc,b,-2\n", "edges.csv, row 3: weight -2 is negative"),
         (NODES, "source,target,weight\na,b,1\nc,b,NaN\n", 'edges.csv, row 3: column "weight" is empty or not a number'),
@@ -181,7 +181,7 @@ LONG = "x" * 257
         ("id,f\na,1\nb,\n", EDGES, 'nodes.csv, row 3: column "f" is empty or not a number'),
         ("id,f\na,1\nb,nan\n", EDGES, 'nodes.csv, row 3: column "f" is empty or not a number'),
         ("id,f\na,-inf\nb,1\n", EDGES, 'nodes.csv, row 2: column "f" is -inf'),
-        ("id,f\na,1\nb,1e39\n", EDGES, 'nodes.csv, row 3: column "f" is inf'),
+        ("id,f\na,1\nb,1e39\n", EDGES, 'nodes.csv, row 3: column "f" overflows: it holds "1e39". Numbers are'),
         ("id,f,city\na,1,2\n\nb,2,Paris\nc,2,Rome\n", EDGES, 'nodes.csv, row 4: column "city" holds "Paris"'),
         ("id,f\na,1\nb,2,3\n", EDGES, "nodes.csv, row 3: 3 values for 2 columns"),
         (b"id,f\xff\na,1\n", EDGES, "nodes.csv, row 1: not UTF-8"),
@@ -242,7 +242,7 @@ def test_missing_and_foreign_files_are_refused(load_both, tmp_path: Path):
     (tmp_path / "fake.parquet").write_text(NODES)
     for edges, message in [
         ("edges.csv", r"edges.csv: no such file. Check data.files.edges"),
-        ("edges.xlsx", r"must end in .csv or .parquet"),
+        ("edges.xlsx", r"must end in .csv, .tsv, .csv.gz, .tsv.gz or .parquet"),
         ("fake.parquet", r"fake.parquet: cannot be read"),
     ]:
         with pytest.raises(InvalidInput, match=message):

@@ -1,0 +1,152 @@
+"""Tables as people have them: other separators, compressed, truth values, lists, an index; and all mistakes at once."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trainer.errors import InvalidInput
+from trainer.spec.data import FilesSpec
+
+NODES = "id,label,f1,f2\na,cat,1,2.5\nb,,3,4\nc,dog,5,6\n"
+EDGES = "source,target\na,b\nc,b\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path, load_both):
+    def load(nodes: str | bytes, edges: str | bytes = EDGES, names=("nodes.csv", "edges.csv"), **options):
+        for name, content in zip(names, (nodes, edges), strict=True):
+            (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return load_both(FilesSpec(nodes=str(tmp_path / names[0]), edges=str(tmp_path / names[1]), **options))
+
+    return load
+
+
+@pytest.mark.parametrize(
+    "mark, names",
+    [
+        (",", ("nodes.CSV", "edges.csv")), (";", ("nodes.csv", "edges.csv")), ("|", ("nodes.csv", "edges.csv")),
+        ("\t", ("nodes.tsv", "edges.tsv")), ("\t", ("nodes.csv", "edges.csv")),
+        (",", ("nodes.csv.gz", "edges.csv.gz")), ("\t", ("nodes.tsv.gz", "edges.csv")),
+    ],
+)  # fmt: skip
+def test_every_separator_and_compression_gives_the_same_graph(load, mark, names):
+    contents = [
+        (gzip.compress(text.encode()) if name.endswith(".gz") else text)
+        for name, text in zip(names, (NODES.replace(",", mark), EDGES.replace(",", mark)), strict=True)
+    ]
+    graph = load(*contents, names=names)
+    assert graph.fingerprint() == load(NODES).fingerprint()
+
+
+def test_separators_inside_of_names_and_values_do_not_mislead(load):
+    graph = load('id,a|b|c,"x;y"\np,1,2\nq,3,4\n', "source\ttarget,or end\np\tq\n", target_column="target,or end")
+    assert graph.x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_decimal_commas_where_semicolons_separate(load):
+    assert load("id;f\na;1,5\nb;-0,25\nc;2\n", "source;target\na;b\n").x.tolist() == [[1.5], [-0.25], [2]]
+
+
+def test_a_damaged_archive_is_refused(load):
+    content = gzip.compress(NODES.encode() * 50)
+    with pytest.raises(InvalidInput, match=r"nodes\.csv\.gz: cannot be read"):
+        load(content[:-30], names=("nodes.csv.gz", "edges.csv"))
+
+
+def test_truth_values_in_csv_are_numbers(load):
+    graph = load("id,ok,f\na,True,1\nb,false,2\nc, TRUE,3\n")
+    assert graph.x.tolist() == [[1, 1], [0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 3), pa.large_list(pa.float64())])
+@pytest.mark.parametrize("columns", [0, 60])
+def test_lists_of_numbers_are_features(tmp_path: Path, load_both, kind, columns):
+    x = np.random.default_rng(0).random((40, 3 + columns), dtype=np.float32)
+    table = {"id": pa.array(range(40)), "vector": pa.array(x[:, :3].tolist(), kind)}
+    table |= {f"f{j}": x[:, 3 + j] for j in range(columns)}
+    pq.write_table(pa.table(table), tmp_path / "nodes.parquet", row_group_size=16)
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    graph = load_both(FilesSpec(nodes=str(tmp_path / "nodes.parquet"), edges=str(tmp_path / "edges.csv")))
+    assert np.array_equal(graph.x.numpy(), x)
+
+
+@pytest.mark.parametrize(
+    "column, says",
+    [
+        ([[1.0, 2.0], [1.0], None, [3.0, 4.0]], 'row 3: column "v" holds 1 numbers, and 2 in the first row'),
+        ([[1.0, 2.0], [1.0, None], [0.0, 0.0], [3.0, float("inf")]], 'row 3: .* missing or not finite.*rows 3, 5'),
+        ([[], [], [], []], 'the lists of column "v" are empty'),
+    ],
+)  # fmt: skip
+def test_bad_lists_are_refused(tmp_path: Path, load_both, column, says):
+    pq.write_table(
+        pa.table({"id": [0, 1, 2, 3], "v": pa.array(column, pa.list_(pa.float64()))}), tmp_path / "n.parquet"
+    )
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    with pytest.raises(InvalidInput, match=says):
+        load_both(FilesSpec(nodes=str(tmp_path / "n.parquet"), edges=str(tmp_path / "edges.csv")))
+
+
+def test_columns_can_be_ignored_or_named(load):
+    nodes = "id,name,f1,f2\na,Ann,1,2\nb,Bob,3,4\nc,Cid,5,6\n"
+    assert load(nodes, ignore_columns=("name",)).x.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert load(nodes, feature_columns=("f2",)).x.tolist() == [[2], [4], [6]]
+    assert load(nodes, feature_columns=("f2", "f1"), ignore_columns=("f1",)).x.tolist() == [[2], [4], [6]]
+    for options, says in [
+        ({"ignore_columns": ("nam",)}, 'no column "nam".*data.files.ignore_columns'),
+        ({"feature_columns": ("id",)}, '"id" is the column of ids'),
+        ({"ignore_columns": ("name", "f1", "f2")}, "no feature columns"),
+    ]:
+        with pytest.raises(InvalidInput, match=says):
+            load(nodes, **options)
+
+
+def test_the_index_of_pandas_is_never_a_feature(load, tmp_path: Path, load_both):
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "f": [1, 2, 3]}, index=[7, 8, 9])
+    with pytest.raises(InvalidInput, match="a column without a name looks like the index that pandas writes"):
+        load(frame.to_csv())
+    with pytest.raises(InvalidInput, match='column "Unnamed: 0" looks like the index'):
+        load(frame.rename_axis("Unnamed: 0").to_csv())
+    assert load(frame.to_csv(), ignore_columns=("",)).x.tolist() == [[1], [2], [3]]
+    frame.to_parquet(tmp_path / "n.parquet")
+    with pytest.raises(InvalidInput, match='column "__index_level_0__" looks like the index'):
+        load_both(FilesSpec(nodes=str(tmp_path / "n.parquet"), edges=str(tmp_path / "edges.csv")))
+
+
+@pytest.mark.parametrize(
+    "nodes, edges, says",
+    [
+        (
+            "id,city,f,kind\na,Paris,1,x\nb,2,y,3\n\nc,Rome,3,z\n", EDGES,
+            'row 2: column "city" holds "Paris", which is not a number. There are 5 such values: column "city" in rows '
+            '2, 5; column "f" in row 3; column "kind" in rows 2, 5. Turn',
+        ),
+        ("id,f\na,\nb,inf\nc,nan\n", EDGES, 'row 2: column "f" is empty.* 3 such values: column "f" in rows 2, 3, 4. '),
+        ("id,f\na,1e40\nb,inf\nc,-1e39\n", EDGES, 'row 2: .*overflows.*There are 2 such values: .* rows 2, 4'),
+        ("id,f\na,1,2\nb\nc,3\nd,4,5\n", EDGES, "row 2: 3 values for 2 columns. There are 3 such rows: rows 2, 3, 5."),
+        ("id;f\na;1;2\n", "source;target\n", "between semicolons"),
+        (b"id,f\n\xff,1\nb,\xfe\nc,1\n", EDGES, "row 2: not UTF-8. There are 2 such rows: rows 2, 3."),
+        (NODES, "source,target\na,x\nb,c\ny,z\n", 'row 2: node "x".* 2 such edges: row 2 "x", row 4 "y". Add it'),
+        (
+            "id,f\n" + "".join(f"{i},no\n" for i in range(100)), EDGES,
+            "There are 100 such values: .* 20, 21 and 80 more. Turn",
+        ),
+    ],
+)  # fmt: skip
+def test_all_mistakes_of_a_kind_are_told_at_once(load, nodes, edges, says):
+    with pytest.raises(InvalidInput, match=says):
+        load(nodes, edges)
+
+
+def test_overflow_in_parquet_says_overflow(tmp_path: Path, load_both):
+    pd.DataFrame({"id": [1, 2, 3], "f": [1.0, 1e39, np.nan]}).to_parquet(tmp_path / "n.parquet")
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    with pytest.raises(InvalidInput, match='row 3: column "f" overflows: it holds "1e'):
+        load_both(FilesSpec(nodes=str(tmp_path / "n.parquet"), edges=str(tmp_path / "edges.csv")))
