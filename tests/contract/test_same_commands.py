@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,48 @@ def test_kuberay_makes_of_its_parameters_the_words_of_the_service(started, name,
     assert written == set(started[name].argv) - others
 
 
+@pytest.mark.parametrize("name", ["api", "dispatcher", "encoder", "mlflow", "ray-head", "ray-worker"])
+def test_a_pod_is_asked_what_its_service_is_asked(started, monkeypatch, name):
+    """All of its probes together ask the questions of the health check, and no others."""
+    (container,) = (one for one in _all_containers(kubernetes("*.yaml")) if one["name"] == name)
+    numbers = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    asked: set[str | tuple[str, ...]] = set()
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if "exec" in container[probe]:
+            asked.add(tuple(container[probe]["exec"]["command"]))
+        else:
+            get = container[probe]["httpGet"]
+            asked.add(f"http://127.0.0.1:{numbers.get(get['port'], get['port'])}{get['path']}")
+    health = started[name].health.argv
+    assert asked == (requests_of(health, monkeypatch) or {health})
+
+
+def test_the_head_is_unhealthy_without_cluster_or_without_a_node_of_its_own(started, monkeypatch):
+    """Workers wait for its health: they need both."""
+    health = started["ray-head"].health.argv
+    requests = requests_of(health, monkeypatch)
+    assert {url.rpartition("/")[2] for url in requests} == {"gcs_healthz", "local_raylet_healthz"}
+    for silent in requests:
+        with pytest.raises(ConnectionRefusedError):
+            requests_of(health, monkeypatch, silent=silent)
+
+
+def requests_of(argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, silent: str = "") -> set[str]:
+    """The URLs that a health check in Python asks, while all but `silent` answer; none if it does something else."""
+    if argv[:2] != ("python", "-c") or "urllib" not in argv[2]:
+        return set()
+    asked: set[str] = set()
+
+    def answer(url: str, timeout: float) -> None:
+        asked.add(url)
+        if url == silent:
+            raise ConnectionRefusedError(url)
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    exec(argv[2], {})  # ours: it stands in docker-compose.yml
+    return asked
+
+
 def kubernetes(pattern: str) -> list[dict[str, Any]]:
     files = sorted((ROOT / "docker" / "k8s" / "base").glob(pattern))
     return [each for file in files for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
@@ -136,12 +179,13 @@ def kubernetes(pattern: str) -> list[dict[str, Any]]:
 
 def _containers(node: Any) -> list[tuple[str, list[str]]]:
     """(name, words) of every container that has words of its own."""
+    found = [(one["name"], [*one.get("command", []), *one.get("args", [])]) for one in _all_containers(node)]
+    return [(name, words) for name, words in found if words]
+
+
+def _all_containers(node: Any) -> list[dict[str, Any]]:
     if isinstance(node, list):
-        return [each for item in node for each in _containers(item)]
+        return [each for item in node for each in _all_containers(item)]
     if not isinstance(node, dict):
         return []
-    found = [each for item in node.values() for each in _containers(item)]
-    for container in node.get("containers") or ():
-        if words := [*container.get("command", []), *container.get("args", [])]:
-            found.append((container["name"], words))
-    return found
+    return [each for item in node.values() for each in _all_containers(item)] + list(node.get("containers") or ())
