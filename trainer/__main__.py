@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         callbacks = [Tracker()] if spec.run.track else []
         fit(
-            spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit, shrunk=options.shrunk
+            spec, options.out, resume=options.resume, callbacks=callbacks, memory_limit=limit, shrunk=options.shrunk,
+            own_process=True,
         )  # fmt: skip
     except Exception as error:
         return exit_code_for(error, logging.getLogger("trainer"))

@@ -43,6 +43,7 @@ from trainer.training.failures import record_failure, translated_failures
 from trainer.training.finish import finish
 from trainer.training.recorder import Recorder
 from trainer.training.relay import Relay
+from trainer.training.stages import Stages
 
 log = logging.getLogger("trainer")
 
@@ -56,6 +57,7 @@ def fit(
     graph: Graph | None = None,
     memory_limit: int | None = None,
     shrunk: int = 0,
+    own_process: bool = False,
 ) -> Result:
     """Train `spec`, leave everything in `run_dir`, and return its metrics and paths.
 
@@ -66,15 +68,19 @@ def fit(
         memory_limit: bytes to plan with; None: most of the machine's or container's.
         shrunk: how often the kernel has killed this run for want of memory; the first plan is made smaller so many
             times, whatever happened in between.
+        own_process: this process was started for this run, so that its start counts as a stage of it.
 
     Raises:
         TrainerError: of the kind that says what to do (trainer.errors).
     """
     with closing(RunDirectory.open(Path(run_dir), spec, resume=resume)) as run:
         with log_to(run.path / "log.txt"):
+            stages = Stages(run.record)
             try:
                 with translated_failures(), StopRequest("finishing this step, then checkpointing") as stop:
-                    _plan_and_train(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop)
+                    if own_process:
+                        stages.begin_with_process()
+                    _plan_and_train(run, spec, graph, memory_limit or usable_memory(), shrunk, callbacks, stop, stages)
                 result = Result.read(run.path)
             except BaseException as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
@@ -89,7 +95,7 @@ def fit(
 
 def _plan_and_train(
     run: RunDirectory, spec: TrainSpec, graph: Graph | None, limit: int, shrunk: int,
-    callbacks: Sequence[Callback], stop: StopRequest,
+    callbacks: Sequence[Callback], stop: StopRequest, stages: Stages,
 ) -> None:  # fmt: skip
     """Plan, train, and go on with smaller plans for as long as memory runs out."""
     alone = spec.run.workers == 1
@@ -100,6 +106,7 @@ def _plan_and_train(
     graph = graph or load(spec.data)
     for note in graph.notes:
         log.info("%s: %s", graph.name, note)
+    stages.end("load")
     shape = shape_of(graph)
     if run.plan is None:
         plan = make_plan(spec, shape, limit)
@@ -113,6 +120,7 @@ def _plan_and_train(
         log.info(
             "memory: about %.0f MB of %.0f, most for %s", plan.memory.total / 1e6, limit / 1e6, plan.memory.largest
         )
+        stages.end("plan")
         relay = Relay(run.path, plan.spec, callbacks)
         try:
             with translated_failures(), products.using(plan.products):
@@ -127,6 +135,7 @@ def _plan_and_train(
                     )  # fmt: skip
             return
         except OutOfMemory as error:
+            stages.end("train")
             next_plan = smaller(plan, shape)
             if next_plan is None:
                 raise
@@ -194,6 +203,7 @@ def train(
         if cancelled and not finished:
             recorder.cancel(epoch, f"after epoch {epoch}")
 
+    recorder.stages.end("train")
     if recorder.leads:
         encoder = learner.finished_encoder()
         del learner  # kept tiles, moments and a bank would lie beside the export for nothing

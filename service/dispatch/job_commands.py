@@ -44,6 +44,8 @@ class JobCommands:
         directory = settings.job_directory(job.id)
         on_ray = settings.runner == "ray"
         own = {MARKER: f"{job.id}.{job.attempt}", "OMP_NUM_THREADS": str(cpus)}
+        if job.kind == "train" and job.attempt == 1:
+            own["NML_SUBMITTED"] = repr(job.created)
         if job.kind in ("import", "publish", "index"):
             own["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the default one reserves a gigabyte that the limit counts
         return LaunchSpec(

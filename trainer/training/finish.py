@@ -14,8 +14,6 @@ import numpy as np
 from trainer.config import TrainSpec
 from trainer.data.graph import Graph
 from trainer.data.seeds import generator
-from trainer.evaluation.evaluate import evaluate
-from trainer.evaluation.figures import draw_all
 from trainer.export.embed import embed_in_memory
 from trainer.export.embeddings import export_embeddings
 from trainer.files.atomic import write_json
@@ -55,18 +53,25 @@ def finish(recorder: Recorder, encoder: Encoder, graph: Graph, *, early: bool, s
         vectors_file = export_embeddings(
             run.path / "embeddings", encoder, graph, graph_sha256=fingerprint, progress=progress, **provenance
         )
+        recorder.stages.end("export")
         vectors = np.load(vectors_file, mmap_mode="r")
         phase("evaluate")
+        from trainer.evaluation.evaluate import evaluate  # scikit-learn, and pandas with it: a second of processor time
+
         quality = evaluate(
             vectors, y=graph.y, public_split=graph.split, spec=spec.evaluation, seed=spec.run.seed, graph=graph,
             link_seed=spec.data.held_out_seed,
         )  # fmt: skip
+        recorder.stages.end("evaluate")
         if spec.evaluation.figures:
             phase("figures")
+            from trainer.evaluation.figures import draw_all  # matplotlib
+
             before = _untrained(spec, graph, fingerprint) if graph.num_nodes <= COMPARED_UP_TO else None
             draw_all(
                 run.path / "figures", history=history, before=before, after=vectors, y=graph.y, classes=graph.classes
             )
+            recorder.stages.end("figures")
     metrics: dict[str, Any] = {
         **provenance, "preset": spec.preset, "seed": spec.run.seed, "nodes": graph.num_nodes, "edges": graph.num_edges,
         "plan": {"reason": plan.reason, "sampling": spec.sampling.model_dump(mode="json")},

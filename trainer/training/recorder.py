@@ -20,6 +20,7 @@ from trainer.process.version import version
 from trainer.run.checkpoint import Progress, Stateful, save_checkpoint
 from trainer.run.directory import RunDirectory
 from trainer.run.stop_file import Stop
+from trainer.training.stages import Stages
 
 log = logging.getLogger("trainer")
 SECONDS_BETWEEN_EVENTS = 2.0  # of the kinds that tell how far something is
@@ -38,6 +39,7 @@ class Recorder:
         on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None],
     ):  # fmt: skip
         self.run, self.plan, self.leads = run, plan, team.rank == 0
+        self.stages = Stages(run.record if self.leads else None)
         self._on_event, self._stop = on_event, stop
         self._last_event = self._last_checkpoint = time.monotonic()
 

@@ -92,8 +92,8 @@ async def watch_job(
     request: Request, state: State, job: FoundJob, after: After = 0, last_event_id: LastEventId = None
 ) -> Response:
     """Server-sent events: `id` is the event's number, `event` its type, `data` JSON. Types: `state`, `epoch`,
-    `step`, `phase`, `checkpoint` and others that the run writes. `rewind` takes back the epochs after its `epoch`: a
-    resumed run trains them again."""
+    `step`, `phase`, `stage` (the seconds of a part of the run), `checkpoint` and others that the run writes. `rewind`
+    takes back the epochs after its `epoch`: a resumed run trains them again."""
     return job_requests.watch(request, state, job, after, last_event_id)
 
 

@@ -41,6 +41,13 @@ def test_training(settings):
     assert launch.environment["OMP_NUM_THREADS"] == "2"
 
 
+def test_a_first_attempt_knows_when_its_job_was_submitted(settings):
+    job = replace(JOB, attempt=1, created=1_700_000_000.25)
+    assert JobCommands(settings, ENVIRON).launch_spec(job).environment["NML_SUBMITTED"] == "1700000000.25"
+    again = JobCommands(settings, ENVIRON).launch_spec(replace(job, attempt=2))
+    assert "NML_SUBMITTED" not in again.environment  # it waited for a retry, too
+
+
 def test_after_memory_ran_out_the_plan_shrinks(settings):
     assert JobCommands(settings, ENVIRON).launch_spec(replace(JOB, oom_retries=2)).argv[-2:] == ("--shrunk", "2")
 

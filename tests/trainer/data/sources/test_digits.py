@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
 from trainer.data.graph import Graph
@@ -21,6 +22,12 @@ def test_shape_and_scale(graph: Graph):
     assert graph.ids.dtype == np.int64
     assert graph.notes == ()  # nobody is isolated
     assert graph.y[:10].tolist() == list(range(10))
+
+
+def test_images_are_those_of_scikit_learn(graph: Graph):
+    images = load_digits()
+    assert (graph.x.numpy() * 16 == images.data).all()
+    assert (graph.y.numpy() == images.target).all()
 
 
 def test_edges_are_those_of_scikit_learn_up_to_ties(graph: Graph):
