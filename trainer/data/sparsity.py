@@ -1,4 +1,4 @@
-"""The one rule for how features are stored; apart from `trainer.data.features`, so that it is known without torch."""
+"""Constants of features, apart from what computes with them, so that they are known without numpy or torch."""
 
 from __future__ import annotations
 
