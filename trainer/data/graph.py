@@ -68,6 +68,10 @@ class Graph:
         target = torch.repeat_interleave(torch.arange(self.num_nodes), self.indptr.diff())
         return torch.stack([self.indices, target])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """Itself: nobody writes to a graph, and torch cannot copy sparse features."""
+        return self
+
     def is_directed(self) -> bool:
         """Whether some edge has no reverse, or one of another weight. Looks at all edges."""
         n, (source, target) = self.num_nodes, self.edge_index.numpy()

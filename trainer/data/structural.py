@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-WIDTH, STEPS = 128, 8
+from trainer.data.sparsity import STRUCTURAL_WIDTH
+
+WIDTH, STEPS = STRUCTURAL_WIDTH, 8
 NOTE = (
     f"the nodes have no features: they get {WIDTH} structural ones, random numbers averaged over walks of {STEPS} steps"
 )

@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.data import structural
 from trainer.data.manifest import not_a_graph, read_manifest
-from trainer.data.sparsity import SPARSE_BELOW
+from trainer.data.sparsity import SPARSE_BELOW, STRUCTURAL_WIDTH
 from trainer.errors import InvalidInput
 from trainer.process.home import nml_home
 from trainer.spec.data import DataSpec, FilesSpec, SyntheticSpec
@@ -184,9 +183,9 @@ def _npz(spec: FilesSpec) -> GraphShape:
         nonzeros = headers["attr_indices"][0][0]
         nonzeros = nonzeros if nonzeros <= SPARSE_BELOW * nodes * features else None
     elif told := [headers[name][0][0] for name in ("ids", "y", "labels") if name in headers]:
-        nodes, features = told[0], structural.WIDTH
+        nodes, features = told[0], STRUCTURAL_WIDTH
     elif "adj_shape" in headers:
-        nodes, features = _small_array(path, "adj_shape")[0], structural.WIDTH
+        nodes, features = _small_array(path, "adj_shape")[0], STRUCTURAL_WIDTH
     else:
         raise InvalidInput(
             f"{path}: neither x [N, F] nor attr_indices and attr_shape are in it. Add x, a row per node, or ids."
@@ -207,7 +206,7 @@ def _tables(spec: FilesSpec) -> GraphShape:
     tables = open_tables(spec)
     nodes, listed = _rows(tables.nodes), _rows(tables.edges)
     edges = listed if spec.directed else 2 * listed
-    columns = tables.num_features or structural.WIDTH
+    columns = tables.num_features or STRUCTURAL_WIDTH
     # Both tables as Arrow columns, features once more as a matrix, then edges while they are sorted.
     loading = nodes * (8 * columns + 100) + 60 * listed + 40 * edges
     counted = "rows" if tables.nodes.typed and tables.edges.typed else "lines"

@@ -37,6 +37,12 @@ def test_clone_and_set_params_keep_the_rest():
     assert again.graph[0].equals(first.graph[0])
 
 
+def test_a_graph_with_sparse_features_can_be_cloned():
+    graph = trainer.Graph.from_edges([[0, 1], [1, 2]], np.eye(3, 20, dtype=np.float32))
+    assert graph.x.is_sparse_csr
+    assert clone(trainer.NodeEmbedder(graph)).graph.fingerprint() == graph.fingerprint()
+
+
 def test_transform_gives_rows_by_id_and_all_of_them_without():
     fitted = embedder().fit(IDS)
     vectors = fitted.transform(None)
