@@ -137,8 +137,8 @@ def test_commands_in_the_text_exist(page: Page):
     "line, whole, fine",
     [
         ("nml neighbors --node 42 -k 10", True, True),
-        ("nml neighbors -k 10", True, False),  # needs --node
-        ("nml neighbors -k 10", False, True),
+        ("nml lookup --of latest", True, False),  # needs --node
+        ("nml lookup --of latest", False, True),
         ("nml neighbors --nodes 42", False, False),
         ("nml naybors --node 42", False, False),
         ("nml sweep results sweeps/photo", True, True),
