@@ -9,15 +9,28 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service.api.problems import clean
 from service.store.clock import moment
 from service.store.records import Job, Kind
 
 JSON = "application/json"
+UNCOUNTED_BYTES = 65_536  # of an answer; so many a connection holds for its client without waiting
 _LONGEST_MESSAGE = 10_000  # characters of a failure
 OWN_KINDS: tuple[Kind, ...] = ("import", "publish", "index")  # the service's own: shown by id, not listed
 PREFIX: dict[Kind, str] = {"train": "/v1/jobs", "sweep": "/v1/sweeps", **dict.fromkeys(OWN_KINDS, "/v1/jobs")}
+
+
+class CountedResponse(Response):
+    """A response that may be large: then it is one of those that are limited together, and by key."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self.body) <= UNCOUNTED_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        with scope["app"].state.nml.in_flight.take(len(self.body)):
+            await super().__call__(scope, receive, send)
 
 
 def job_document(job: Job, *, mlflow_ui_url: str | None, whole: bool = True) -> dict[str, Any]:
@@ -78,7 +91,7 @@ def encode(document: Any) -> bytes:
 
 def json_response(document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A document as response. Not FastAPI's way (validate, copy, encode), which takes longer than all the rest."""
-    return Response(encode(document), status_code=status, headers=headers, media_type=JSON)
+    return CountedResponse(encode(document), status_code=status, headers=headers, media_type=JSON)
 
 
 def _writable(value: Any) -> Any:

@@ -19,6 +19,7 @@ from service.api.edge.hosts import Hosts
 from service.api.edge.limits import BodiesHeld, Body, Buckets, capped, check_announced, question_bytes
 from service.api.edge.metrics import RequestMetrics
 from service.api.problems import REQUEST_ID, Problem, problem_of, problem_response
+from service.api.responses import UNCOUNTED_BYTES
 from service.api.security import (
     ANYONE,
     CALLER,
@@ -32,6 +33,7 @@ from service.api.security import (
     question_of,
     unauthorized,
 )
+from service.api.shares import asked_by
 from service.net.bounded_http import ROOM
 from service.net.places import Room
 from service.settings import Settings
@@ -58,6 +60,7 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+_END = {"type": "http.response.body", "body": b""}
 
 log = logging.getLogger("service.api")
 
@@ -110,6 +113,9 @@ class Guard:
                     headers.append((_CACHE, _NO_STORE))
                 message["headers"] = headers
                 self._metrics.observe(scope.get("route"), scope["method"], status, time.perf_counter() - began)
+            elif len(message.get("body", b"")) > UNCOUNTED_BYTES and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                message = _END  # for which the server waits until the client has read nearly all
             await send(message)
 
         owner, body = None, None
@@ -140,6 +146,7 @@ class Guard:
     def _begin(self, scope: Scope) -> str | None:
         """Count the request as one of its key's, whose id is returned; Problem 429 where it has too many at a time."""
         owner: str | None = scope[CALLER].owner
+        asked_by(owner)
         if owner is not None:
             if self._in_progress[owner] >= self._settings.max_requests_per_key:
                 raise Problem(

@@ -1,18 +1,19 @@
 """Responses whose headers and body are bytes already, sent in pieces.
 
-What a client has not read yet stays in memory, so the bytes of large responses are counted while they are being sent;
-beyond a budget the next one is refused. Who reads nothing for a minute is cut off (`service.serve_api`).
+What a client has not read yet stays in memory, so the bytes of large responses are counted until they are read, but for
+what a socket holds; beyond a budget, or a key's share of it, the next one is refused. Who reads nothing for a minute is
+cut off (`service.serve_api`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.api.problems import unavailable
+from service.api.responses import UNCOUNTED_BYTES
+from service.api.shares import Shares
 
 PIECE_BYTES = 256 * 1024  # sent at a time; then the server waits until the client has read most of it
 MOST_BYTES = 512 * 1024 * 1024  # of large answers per process
@@ -22,35 +23,11 @@ Piece = bytes | memoryview
 Pairs = list[tuple[bytes, bytes]]
 
 
-class BytesInFlight:
-    """Bytes of large answers that are being sent by this process."""
+class BytesInFlight(Shares):
+    """Bytes of large answers that are being sent by this process. One alone may be of any size."""
 
     def __init__(self, most: int = MOST_BYTES):
-        self._most, self.bytes = most, 0
-
-    def check_room(self) -> None:
-        """Raises Problem 503 if there is no room at all: before a large answer is put together in vain."""
-        if self.bytes >= self._most:
-            raise _full()
-
-    @contextmanager
-    def sending(self, size: int) -> Iterator[None]:
-        """While an answer of this size is sent.
-
-        Raises:
-            Problem: 503, there are too many others. One alone may be of any size.
-        """
-        if self.bytes and self.bytes + size > self._most:
-            raise _full()
-        self.bytes += size
-        try:
-            yield
-        finally:
-            self.bytes -= size
-
-
-def _full() -> Exception:
-    return unavailable("too many large answers are being sent; try again in a moment", seconds=_RETRY)
+        super().__init__(most, most // 4, too_many="too many large answers{} are being sent", seconds=_RETRY)
 
 
 class RawResponse(Response):
@@ -66,19 +43,20 @@ class RawResponse(Response):
         self.pieces, self.raw_headers, self.status_code = pieces, headers, status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if len(self.pieces) > 1:
-            await self._send_large(scope, send)
-            return
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.pieces[0]})
+        size = sum(map(len, self.pieces))
+        if size > UNCOUNTED_BYTES:
+            in_flight: BytesInFlight = scope["app"].state.nml.in_flight
+            with in_flight.take(size):
+                await self._send(send)
+        else:
+            await self._send(send)
 
-    async def _send_large(self, scope: Scope, send: Send) -> None:
-        in_flight: BytesInFlight = scope["app"].state.nml.in_flight
-        with in_flight.sending(sum(map(len, self.pieces))):
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            last = len(self.pieces) - 1
-            for at, piece in enumerate(self.pieces):
-                await send({"type": "http.response.body", "body": piece, "more_body": at < last})
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = len(self.pieces) - 1
+        for at, piece in enumerate(self.pieces):
+            # copied, or a few bytes that a client leaves unread would keep the whole array that they are cut from
+            await send({"type": "http.response.body", "body": bytes(piece), "more_body": at < last})
 
 
 def in_pieces(body: Iterable[Piece]) -> list[Piece]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Set
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Request, Response
-from fastapi.responses import PlainTextResponse
 from fastapi.sse import EventSourceResponse
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -18,7 +17,7 @@ from service.api.files import FIGURE, download, tail
 from service.api.job_options import LONGEST_VALUE, JobOptions, JobPatch, SubmitQuery, split
 from service.api.openapi import refusals
 from service.api.problems import Problem, invalid
-from service.api.responses import PREFIX, figure_names, job_document, json_response
+from service.api.responses import PREFIX, CountedResponse, figure_names, job_document, json_response
 from service.api.schemas import State as JobState
 from service.api.security import caller_of, check_may_change
 from service.api.series import MOST_POINTS
@@ -180,7 +179,7 @@ def watch(request: Request, state: AppState, job: Job, after: int, last_event_id
 async def read_log(state: AppState, job: Job, lines: int) -> Response:
     settings = state.settings
     files = [(settings.run_directory(job.id), "log.txt"), (settings.job_directory(job.id), "output.txt")]
-    return PlainTextResponse(await in_thread(tail, files, lines))
+    return CountedResponse(await in_thread(tail, files, lines), media_type="text/plain")
 
 
 async def get_figure(state: AppState, job: Job, name: str, noun: str) -> Response:

@@ -81,8 +81,8 @@ def test_who_reads_nothing_is_cut_off_and_holds_nothing(live: Live, version: str
     before = held(live)
     with client(live) as link:
         link.sendall(question(version, what))
-        until(lambda: live.state.in_flight.bytes > 0 if what == "lookup" else held(live) > before)
-        until(lambda: held(live) == before and live.state.in_flight.bytes == 0)
+        until(lambda: live.state.in_flight.taken > 0 if what == "lookup" else held(live) > before)
+        until(lambda: held(live) == before and live.state.in_flight.taken == 0)
         with pytest.raises(ConnectionResetError):  # not an end that could pass for that of the answer
             to_the_end(link)
 

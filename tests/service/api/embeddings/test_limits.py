@@ -37,9 +37,9 @@ class Noting(BytesInFlight):
     most = 0
 
     @contextmanager
-    def sending(self, size: int) -> Iterator[None]:
-        with super().sending(size):
-            self.most = max(self.most, self.bytes)
+    def take(self, amount: int = 1) -> Iterator[None]:
+        with super().take(amount):
+            self.most = max(self.most, self.taken)
             yield
 
 
@@ -133,14 +133,14 @@ def test_large_answers_that_nobody_reads_are_counted_until_the_client_is_gone(li
     live.app.state.nml = replace(live.state, in_flight=in_flight)
     path, asked = f"/v1/embeddings/{version}/lookup", {"ids": [0] * 10_000}
     with hung_up_later(live, version):
-        until(lambda: in_flight.bytes == 40_000_000)
+        until(lambda: in_flight.taken == 40_000_000)
         refused = live.http.post(path, json=asked, headers={"Accept": RAW})
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
         assert live.http.post(path, json={"ids": [0] * 3}).status_code == 200
-    until(lambda: in_flight.bytes == 0)
+    until(lambda: in_flight.taken == 0)
     assert len(live.http.post(path, json=asked, headers={"Accept": RAW}).content) == 40_000_000
-    assert in_flight.bytes == 0
+    assert in_flight.taken == 0
 
 
 def test_who_reads_nothing_is_left(serve: Callable[..., Live], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_who_reads_nothing_is_left(serve: Callable[..., Live], monkeypatch: pyte
     live.app.state.nml = replace(live.state, in_flight=in_flight)
     with hung_up_later(live, version):
         until(lambda: in_flight.most == 40_000_000)
-        until(lambda: in_flight.bytes == 0)
+        until(lambda: in_flight.taken == 0)
 
 
 def test_those_who_wait_for_parquet_keep_nobody_else_waiting(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
