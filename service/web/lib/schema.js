@@ -16,7 +16,7 @@ export function methodSchema(document, name) {
   return resolve({ $ref: mapping[name] }, document);
 }
 
-// [{path, kind, choices, hint, fallback}] of a section, with those of the sections in it.
+// [{path, kind, choices, hint}] of a section, with those of the sections in it.
 export function fields(schema, document, path) {
   return Object.entries(schema.properties).filter(([, part]) => part.const === undefined).flatMap(([name, part]) => {
     const own = [...path, name];
@@ -31,7 +31,7 @@ function field(path, part, document) {
   const only = options.length === 1 ? options[0] : {};
   const choices = only.type === "boolean" ? [true, false] : only.enum ?? null;
   const kind = ["integer", "number", "string"].includes(only.type) ? only.type : "json";
-  return { path, kind, choices, hint: [part.description, bounds(only)].filter(Boolean).join("; "), fallback: part.default };
+  return { path, kind, choices, hint: [part.description, bounds(only)].filter(Boolean).join("; ") };
 }
 
 function bounds(schema) {

@@ -22,10 +22,10 @@ export async function mount(place, { query, signal }) {
   const properties = document_.components.schemas.TrainSpec.properties;
   const places = new Map(); // dotted path → {input, error}
 
-  const fieldOf = ({ path, kind, choices, hint, fallback }, label = path.at(-1)) => {
+  const fieldOf = ({ path, kind, choices, hint }, label = path.at(-1)) => {
     const name = path.join(".");
     const value = schemas.written(kind, schemas.take(spec, path));
-    const empty = source ? written(fallback) : "as the preset has it";
+    const empty = !source ? "as the preset has it" : value === "" ? "not set" : "its default";
     const input = choices
       ? h("select", {}, h("option", { value: "" }, empty), choices.map((choice) => h("option", { value: String(choice) }, String(choice))))
       : h("input", { placeholder: empty, autocomplete: "off", inputmode: ["integer", "number"].includes(kind) ? "decimal" : null });
@@ -156,7 +156,6 @@ export async function mount(place, { query, signal }) {
 }
 
 const ALIASES = { "data.imported": "data.name", data: "data.name", method: "method.name", body: "name" };
-const written = (value) => (value === undefined ? "not set" : `default ${JSON.stringify(value)}`);
 
 const allFields = (document_, properties) => [...SECTIONS.keys()].flatMap((name) =>
   schemas.fields(schemas.resolve(properties[name], document_), document_, [name])
