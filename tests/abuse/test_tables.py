@@ -17,8 +17,9 @@ from service.store.records import Job
 from tests.abuse.attackers import attacked, client
 from tests.faults.services import wait_for
 from tests.service.api.server import Live
-from trainer.data.sources import table_file
-from trainer.data.sources.table_file import HEADER_CHARACTERS, MAX_COLUMNS, TableFile
+from trainer.data.sources import table_lines
+from trainer.data.sources.table_file import MAX_COLUMNS, TableFile
+from trainer.data.sources.table_lines import HEADER_CHARACTERS
 from trainer.errors import InvalidInput
 
 MILLION = 1_000_000
@@ -130,7 +131,7 @@ def test_a_first_row_is_read_only_as_far_as_it_may_go(tmp_path: Path) -> None:
 
 
 def test_blank_lines_before_the_first_row_are_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_file, "HEADER_CHARACTERS", 1_000)
+    monkeypatch.setattr(table_lines, "HEADER_CHARACTERS", 1_000)
     path = tmp_path / "nodes.csv"
     path.write_bytes(b"\r\n" * 1_000 + b"id,a\r\n0,1\r\n")
     assert TableFile.open(path, "nodes").columns == ("id", "a")

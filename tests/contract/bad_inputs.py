@@ -70,7 +70,7 @@ CORPORA: dict[str, Callable[[], Iterator[BadRequest]]] = {
 }  # fmt: skip
 
 _NOWHERE = (
-    "/", "/v1", "/v2/jobs", "/v1/jobs/", "//v1/jobs", "/v1//jobs", "/V1/JOBS", "/v1/jobs;a=b", "/v1/../v1/jobs",
+    "/v1", "/v2/jobs", "/v1/jobs/", "//v1/jobs", "/v1//jobs", "/V1/JOBS", "/v1/jobs;a=b", "/v1/../v1/jobs",
     "/.env", "/etc/passwd", "/static/../../service.db", "/docs/", "/redoc", "/graphql", "/admin",
     "/v1/jobs/succeeded/embeddings", "/v1/jobs/succeeded/figures/", "/v1/jobs/succeeded/spec.json",
 )  # fmt: skip

@@ -105,7 +105,7 @@ def test_the_api_of_a_database_that_is_damaged_under_it_answers_503_and_says_why
         assert any("damaged" in reason for reason in ready.json()["reasons"])
         assert live.http.get("/livez").status_code == 200
         with httpx.Client(base_url=live.url) as other:
-            assert other.post("/v1/jobs", json={}).status_code == 503
+            assert other.post("/v1/jobs", json={"data": {"name": "digits"}}).status_code == 503
 
 
 WRITER = """

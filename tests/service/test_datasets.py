@@ -43,7 +43,7 @@ def tables(tmp_path: Path) -> list[str]:
 def test_imported_tables_are_listed_verified_and_ready_to_train_on(tmp_path: Path, nml, tables):
     done = nml("import", "my-graph", *tables)
     assert "removed 1 self loop" in done.stdout
-    assert "data.imported=my-graph" in done.stdout
+    assert "nml train --dataset my-graph" in done.stdout
     assert done.stderr == ""  # no bar in a pipe
     entry = next(entry for entry in json.loads(nml("--json").stdout) if entry["kind"] == "imported")
     assert entry == {

@@ -169,6 +169,7 @@ def test_exit_codes_tell_the_kind_of_failure(tmp_path):
             OutOfMemory,
         ),
         (RuntimeError("unable to mmap 8 bytes from file <state>: Cannot allocate memory (12)"), OutOfMemory),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfMemory),
         (OSError(errno.ENOSPC, "No space left on device"), Infrastructure),
     ],
 )
@@ -186,7 +187,7 @@ def test_a_real_allocation_failure_is_out_of_memory(tmp_path):
     )
     file.write_text(json.dumps(spec))
     code = (
-        "import resource, sys, torch, trainer.loop\n"
+        "import resource, sys, torch, torch_geometric, trainer.loop\n"
         "from trainer.__main__ import main\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + 500 * 2**20,) * 2)\n"

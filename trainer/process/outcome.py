@@ -27,7 +27,7 @@ def as_trainer_error(error: BaseException) -> TrainerError | None:
     """The kind of failure that the retry rules know; None if it has none."""
     if isinstance(error, TrainerError):
         return error
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return OutOfMemory(MEMORY_ADVICE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Infrastructure(f"the disk is full: {error}. Free space, then go on with --resume.")

@@ -53,11 +53,11 @@ class FilesSpec(Spec):
     target_column: str = Field("target", min_length=1, description="edge list: column with the target id")
     weight_column: str | None = Field("weight", description="edge list: column with positive weights, if it has one")
     feature_columns: tuple[str, ...] | None = Field(
-        None, min_length=1, max_length=65_536,
+        None, min_length=1, max_length=10_000,
         description="node table: the columns that are features; none: all that mean nothing else",
     )  # fmt: skip
     ignore_columns: tuple[str, ...] | None = Field(
-        None, min_length=1, max_length=65_536, description="node table: columns that are no features"
+        None, min_length=1, max_length=10_000, description="node table: columns that are no features"
     )
     drop_unknown: bool = Field(False, description="ignore edges whose ends are not in the node table, and count them")
 
