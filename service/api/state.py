@@ -23,15 +23,18 @@ from service.api.embeddings.raw_response import BytesInFlight
 from service.api.events import Feed
 from service.api.readiness import Readiness
 from service.api.security import Keyring
+from service.api.shares import Shares
 from service.api.shutdown import on_stop_signal
 from service.datasets.in_progress import UploadsInProgress
 from service.embeddings.parquet_room import ParquetRoom
-from service.encoder.client import EncoderClient
+from service.encoder.client import MAX_WAITING, EncoderClient
 from service.settings import Settings
 from service.store import Store, open_store
 
 _WRITERS = 20  # at a time, where the database takes several
 _GATHERS = 4
+_INFERENCES = MAX_WAITING + 1  # one of them is being answered
+_BUSY_ENCODER = "too many requests{} for new nodes or classes are waiting"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,7 +60,8 @@ class AppState:
     parses: BoundedPool  # long JSON bodies
     writers: anyio.CapacityLimiter
     checks: anyio.CapacityLimiter  # of uploads
-    series: anyio.CapacityLimiter  # long ones that are read
+    series: BoundedPool  # long ones that are read
+    inferences: Shares  # questions for the encoder, which has a queue of its own
 
     async def read(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """A short read of the store."""
@@ -96,7 +100,8 @@ async def open_state(app: FastAPI, settings: Settings, metrics: RequestMetrics) 
         in_flight=BytesInFlight(), encoder=_encoder(settings), gathers=BoundedPool(_GATHERS),
         searches=BoundedPool(settings.search_concurrency),
         parses=BoundedPool(1), writers=anyio.CapacityLimiter(1 if store.reads_inline else _WRITERS),
-        checks=anyio.CapacityLimiter(2), series=anyio.CapacityLimiter(2),
+        checks=anyio.CapacityLimiter(2), series=BoundedPool(2),
+        inferences=Shares(_INFERENCES, _INFERENCES // 4, too_many=_BUSY_ENCODER, seconds=5),
     )  # fmt: skip
     app.state.nml = state
     polling = [asyncio.create_task(task) for task in (feed.run(), state.catalog.run())]

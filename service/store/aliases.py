@@ -16,12 +16,13 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from service.store.clock import now
 from service.store.counters import increase
 from service.store.engine import Database, reading, writing
-from service.store.errors import NotAllowed, NotFound, StateConflict
+from service.store.errors import NotAllowed, NotFound, QuotaExceeded, StateConflict
 from service.store.owners import MayChange, anyone
 from service.store.records import ALIAS, VERSION, Alias, AliasMove, is_automatic
 from service.store.tables import alias_moves, aliases, counters, embeddings
 
 REVISION = "embeddings"  # the counter that grows with every change of a version or an alias
+MOST_PER_KEY = 1_000  # names that move by themselves are not counted
 Reason = Literal["set", "rollback", "automatic", "removed"]
 
 
@@ -59,6 +60,7 @@ class Aliases:
             NotAllowed: it is another's.
             NotFound: there is no such version, or it is not ready.
             StateConflict: it does not point to `expected`, or moves by itself.
+            QuotaExceeded: it would be new, and the owner has as many as one may have.
         """
         _check_name(name)
         with writing(self._database) as connection:
@@ -70,6 +72,8 @@ class Aliases:
                 return present
             if not _is_ready(connection, version):
                 raise NotFound(f"there is no published version {version}")
+            if present is None:
+                _check_number(connection, owner)
             previous = None if present is None else present.seq
             return point(connection, name, version, owner=owner, reason=reason, previous=previous)
 
@@ -208,6 +212,14 @@ def _moves_by_itself(name: str) -> StateConflict:
 def _check_owner(present: Alias | None, may_change: MayChange) -> None:
     if present is not None and not may_change(present.owner):
         raise NotAllowed("only the key that created it, or one with the scope admin, may change it")
+
+
+def _check_number(connection: Connection, owner: str | None) -> None:
+    if owner is None:  # without keys there is nobody to count for
+        return
+    own = select(func.count()).where(aliases.c.owner == owner, ~aliases.c.automatic)
+    if connection.execute(own).scalar_one() >= MOST_PER_KEY:
+        raise QuotaExceeded(f"this key has {MOST_PER_KEY:,} aliases, and may have no more; remove some")
 
 
 def _check_expected(name: str, present: Alias | None, expected: str | None) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from service.store import aliases
 from tests.abuse.attackers import attacked, client, train, upload
 from tests.service.api.server import Live
 from tests.service.client.published import conclude
@@ -62,3 +64,18 @@ def test_a_stranger_s_versions_do_not_push_the_owner_s_out_of_retention(live: Li
     theirs = [train(live, stranger, "papers").version for _ in range(4)]
     assert live.store.embeddings.expired(keep=2, seconds=0) == theirs[:2]
     assert live.store.embeddings.expired(keep=1, seconds=0) == [mine[0], *theirs[:3]]
+
+
+def test_one_key_cannot_set_names_without_end(live: Live, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(aliases, "MOST_PER_KEY", 2)
+    greedy, other = client(live, "submit"), client(live, "submit")
+    versions = [train(live, greedy).version for _ in range(2)]
+
+    def put(caller: httpx.Client, name: str, version: str) -> int:
+        return caller.put(f"/v1/aliases/{name}", json={"version": version}).status_code
+
+    assert [put(greedy, name, versions[0]) for name in ("a", "b", "c")] == [200, 200, 429]
+    assert put(greedy, "a", versions[1]) == 200, "names that are there can move"
+    assert put(other, "c", versions[0]) == 200
+    assert greedy.delete("/v1/aliases/b").status_code == 204
+    assert put(greedy, "d", versions[0]) == 200

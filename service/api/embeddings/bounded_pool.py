@@ -1,4 +1,7 @@
-"""A bounded pool of threads for what computes for a while: a few at a time, a limited queue, 503 beyond it."""
+"""A bounded pool of threads for what computes for a while: a few at a time, a limited queue, 503 beyond it.
+
+A key may have a quarter of the places, or it would keep everybody else waiting, and is refused with 429 beyond that.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import anyio
 import anyio.to_thread
 
-from service.api.problems import unavailable
+from service.api.shares import Shares
 
 MOST_WAITING = 64
 
@@ -22,18 +25,14 @@ class BoundedPool:
 
     def __init__(self, at_a_time: int, *, most_waiting: int = MOST_WAITING):
         self._limiter = anyio.CapacityLimiter(at_a_time)
-        self._most, self._inside = at_a_time + most_waiting, 0
+        most = at_a_time + most_waiting
+        self._places = Shares(most, max(1, most // 4), too_many="too many such requests{} are waiting", seconds=2)
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """The call's result.
 
         Raises:
-            Problem: 503, too many wait already.
+            Problem: 503, too many wait already; 429, of this key.
         """
-        if self._inside >= self._most:
-            raise unavailable("too many such requests are waiting; try again in a moment")
-        self._inside += 1  # by hand: the limiter counts those who wait only a moment later
-        try:
+        with self._places.take():  # at once: the limiter counts those who wait only a moment later
             return await anyio.to_thread.run_sync(partial(call, *arguments, **options), limiter=self._limiter)
-        finally:
-            self._inside -= 1

@@ -121,11 +121,12 @@ async def _computed(request: Request, served: ServedVersion, what: str, document
 
     Raises:
         InvalidInput: it cannot be computed as asked.
-        Problem: 503, not now; 404, the version was deleted meanwhile.
+        Problem: 503, not now; 429, the key has too many waiting; 404, the version was deleted meanwhile.
     """
-    encoder = state_of(request).encoder
+    state = state_of(request)
     try:
-        return await getattr(encoder, what)(served.version, document, arrays)
+        with state.inferences.take():
+            return await getattr(state.encoder, what)(served.version, document, arrays)
     except (Infrastructure, TimeoutError) as error:
-        await state_of(request).catalog.find(served.version)  # 404 if that is why
+        await state.catalog.find(served.version)  # 404 if that is why
         raise unavailable(str(error) or "it took too long", seconds=_RETRY) from error

@@ -21,7 +21,7 @@ from service.api.schemas import JobDocument, JobPage, Series
 from service.api.series import curve
 from service.api.state import State, state_of
 from service.api.submission import prepare_job
-from service.api.threads import in_thread, limited
+from service.api.threads import in_thread
 from service.store import Store
 from service.store.records import Job, Kind
 
@@ -105,7 +105,7 @@ async def read_job_log(state: State, job: FoundJob, tail: job_requests.Tail = 1_
 
 @router.get("/{job_id}/metrics", response_model=Series, summary="Read metrics by epoch", responses=refusals(404, 422))
 async def read_job_metrics(state: State, job: FoundJob, query: Annotated[SeriesQuery, Query()]) -> Response:
-    return json_response(await limited(state.series, _series, state.store, job, query))
+    return json_response(await state.series.run(_series, state.store, job, query))
 
 
 @router.get("/{job_id}/figures/{name}", response_class=Response, summary="Get a figure", responses=job_requests.FIGURES)

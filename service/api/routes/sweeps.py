@@ -20,7 +20,6 @@ from service.api.schemas import JobPage, Series, SweepDocument, Trials
 from service.api.series import best_so_far, trials
 from service.api.state import State, state_of
 from service.api.submission import prepare_sweep
-from service.api.threads import limited
 from service.store.records import Job, Kind
 from trainer.config import TrainSpec
 from trainer.errors import InvalidInput
@@ -114,7 +113,7 @@ async def read_sweep_metrics(state: State, job: FoundSweep, query: Annotated[Ser
         points = best_so_far(_read(job, state.settings.run_directory(job.id))[2])
         return trials(points, every=query.every, most=query.limit, names=query.wanted)
 
-    return json_response(await limited(state.series, collect))
+    return json_response(await state.series.run(collect))
 
 
 @router.get("/{job_id}/figures/{name}", response_class=Response, summary="Get a figure", responses=job_requests.FIGURES)
@@ -141,7 +140,7 @@ async def list_trials(
             "trials": rows(spec, found, shown), "next": shown[-1] if len(numbers) > limit else None,
         }  # fmt: skip
 
-    return json_response(await limited(state.series, collect))
+    return json_response(await state.series.run(collect))
 
 
 @router.get(
@@ -155,7 +154,7 @@ async def get_best_spec(state: State, job: FoundSweep) -> Response:
         spec, found, _ = _read(job, state.settings.run_directory(job.id))
         return chosen_spec(spec, found)
 
-    spec = await limited(state.series, choose)
+    spec = await state.series.run(choose)
     if spec is None:
         raise Problem(404, "no trial has succeeded yet, so there is no best one")
     return json_response(spec.model_dump(mode="json"))

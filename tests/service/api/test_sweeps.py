@@ -92,7 +92,7 @@ def test_journals_which_may_be_large_are_read_a_few_at_a_time(
     real = sweeps.read_sweep
 
     def noted(folder: Any) -> Any:
-        taken.append(live.state.series.borrowed_tokens)
+        taken.append(live.state.series._limiter.borrowed_tokens)
         return real(folder)
 
     monkeypatch.setattr(sweeps, "read_sweep", noted)
