@@ -25,11 +25,13 @@ PREFIX: dict[Kind, str] = {"train": "/v1/jobs", "sweep": "/v1/sweeps", **dict.fr
 class CountedResponse(Response):
     """A response that may be large: then it is one of those that are limited together, and by key."""
 
+    tells_of_change = False  # what it tells is done already, so it is sent whatever else is being sent
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if len(self.body) <= UNCOUNTED_BYTES:
             await super().__call__(scope, receive, send)
             return
-        with scope["app"].state.nml.in_flight.take(len(self.body)):
+        with scope["app"].state.nml.in_flight.take(len(self.body), must=self.tells_of_change):
             await super().__call__(scope, receive, send)
 
 
@@ -89,7 +91,7 @@ def encode(document: Any) -> bytes:
         return json.dumps(_writable(document), allow_nan=False).encode()
 
 
-def json_response(document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> CountedResponse:
     """A document as response. Not FastAPI's way (validate, copy, encode), which takes longer than all the rest."""
     return CountedResponse(encode(document), status_code=status, headers=headers, media_type=JSON)
 

@@ -23,23 +23,25 @@ def asked_by(owner: str | None) -> None:
 class Shares:
     """Counts what is held, and by whom. Without keys there is nobody to share with.
 
-    Whoever holds nothing yet may take any amount: what is too much for a request is refused elsewhere.
+    A key's share counts once half of all is taken: until then nobody has to wait for it. Whoever holds nothing yet may
+    take any amount: what is too much for a request is refused elsewhere.
     """
 
     def __init__(self, most: int, most_per_key: int, *, too_many: str, seconds: int):
         """too_many: what a refusal says, with {} for " of this key"; seconds: when to try again."""
-        self._most, self._most_per_key, self._too_many, self._seconds = most, most_per_key, too_many, seconds
+        self.most, self._most_per_key, self._too_many, self._seconds = most, most_per_key, too_many, seconds
         self.taken, self._of_key = 0, Counter[str]()
 
     @contextmanager
-    def take(self, amount: int = 1) -> Iterator[None]:
-        """Hold so much meanwhile.
+    def take(self, amount: int = 1, *, must: bool = False) -> Iterator[None]:
+        """Hold so much meanwhile, if it must be beyond what there is.
 
         Raises:
             Problem: 429, this key holds too much already; 503, all of them do.
         """
         owner = _owner.get()
-        self._check(owner, amount)
+        if not must:
+            self._check(owner, amount)
         self._add(owner, amount)
         try:
             yield
@@ -52,12 +54,13 @@ class Shares:
 
     def _check(self, owner: str | None, amount: int) -> None:
         of_key = 0 if owner is None else self._of_key[owner]
-        if of_key and of_key + amount > self._most_per_key:
+        is_short = 2 * (self.taken + amount) > self.most
+        if is_short and of_key and of_key + amount > self._most_per_key:
             raise Problem(
                 429, f"{self._too_many.format(' of this key')}; wait until one is done",
                 headers={"Retry-After": str(self._seconds)}, kind="quota",
             )  # fmt: skip
-        if self.taken and self.taken + amount > self._most:
+        if self.taken and self.taken + amount > self.most:
             raise unavailable(f"{self._too_many.format('')}; try again in a moment", seconds=self._seconds)
 
     def _add(self, owner: str | None, amount: int) -> None:

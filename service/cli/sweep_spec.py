@@ -38,6 +38,8 @@ def assemble_sweep(asked: Asked, fields: Mapping[str, Any]) -> SweepSpec:
 def stored_sweep(path: Path, overrides: list[str], fields: Mapping[str, Any]) -> SweepSpec:
     """The spec that a sweep directory keeps, which is complete, with the same options on top."""
     document = read_document(path)
+    if not isinstance(document, dict) or not isinstance(document.get("base"), dict):
+        raise InvalidInput(f"{path}: is not the spec of a sweep; --out must be the directory of one")
     return parse_sweep(_with(fields, {**document, "base": apply_overrides(document["base"], overrides)}))
 
 

@@ -115,7 +115,7 @@ class Client:
             metadata: notes of your own, up to 20 short texts; `jobs` can be asked for those that have them.
             idempotency_key: calls with the same key and spec give the same job; none: each call makes one.
         """
-        query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
+        query = {"name": name, "priority": priority or None, "deadline_minutes": deadline_minutes}
         return job_from(Job, self._submit("v1/jobs", spec, query, metadata, idempotency_key))
 
     def submit_sweep(
@@ -134,7 +134,7 @@ class Client:
         """
         if not isinstance(spec, Mapping):
             spec = spec.model_copy(update={"space": spec.dimensions()})
-        query = {"name": name, "priority": priority, "deadline_minutes": deadline_minutes}
+        query = {"name": name, "priority": priority or None, "deadline_minutes": deadline_minutes}
         return job_from(Sweep, self._submit("v1/sweeps", spec, query, metadata, idempotency_key))
 
     def estimate(self, spec: Mapping[str, Any] | TrainSpec) -> dict[str, Any]:

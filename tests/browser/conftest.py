@@ -16,9 +16,13 @@ ARGUMENTS = [
 PATIENCE = 60_000  # milliseconds until a condition that should come at once is called missing
 
 
+def find_browser() -> str | None:
+    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    program = find_browser()
     if program is None:
         pytest.skip(f"needs a browser: one of {', '.join(PROGRAMS)}")
     expect.set_options(timeout=PATIENCE)

@@ -1,6 +1,7 @@
 """A bounded pool of threads for what computes for a while: a few at a time, a limited queue, 503 beyond it.
 
-A key may have a quarter of the places, or it would keep everybody else waiting, and is refused with 429 beyond that.
+Once half of the places are taken, a key may have no more than a quarter of them, or it would keep everybody else
+waiting; beyond that it is refused with 429.
 """
 
 from __future__ import annotations

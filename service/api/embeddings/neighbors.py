@@ -113,7 +113,9 @@ def search(served: ServedVersion, queries: Queries, options: NeighborOptions, ch
         raise invalid(f"{queries.options}backend", str(error)) from None
     there = found.rows >= 0
     if options.min_score is not None:
-        there &= found.scores >= np.float64(options.min_score)
+        with np.errstate(over="ignore"):
+            least = np.float32(options.min_score)  # as scores are: one that an answer shows lets its node through
+        there &= found.scores >= least
     rows = found.rows[there]
     ends = np.cumsum(there.sum(axis=1))[:-1]
     names = served.ids.ids_of(rows)

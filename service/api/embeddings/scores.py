@@ -15,6 +15,8 @@ Rows = NDArray[np.int64]
 Matrix = NDArray[np.float64]
 _TRIES = 8  # for each node of a sample: as many rows are looked at, should few of them be in the other version
 
+_NOTHING = 1e-9  # of a mean of unit vectors: what rounding leaves
+
 
 def recommended(served: ServedVersion, wanted: Recommend) -> tuple[Neighborhood, list[int | str], list[float]]:
     """What was found, and of it ids and scores without the examples.
@@ -28,8 +30,9 @@ def recommended(served: ServedVersion, wanted: Recommend) -> tuple[Neighborhood,
     if not (positive >= 0).any():
         raise invalid("positive", "none of these ids is in this version; give one that is")
     query = _mean(served, positive) - _mean(served, negative)
-    if not query.any():
-        raise invalid("negative", "these examples cancel out the positive ones; give others")
+    if np.abs(query).max() < _NOTHING:
+        what = "cancel out the positive ones" if wanted.negative else "have no direction: their vectors are zero"
+        raise invalid("negative" if wanted.negative else "positive", f"these examples {what}; give others")
     examples = set(served.ids.ids_of(np.unique(rows[rows >= 0])))
     queries = Queries(
         [0], query.astype(np.float32)[None], None, [asked[at] for at in np.flatnonzero(rows < 0)], "positive",
@@ -62,15 +65,16 @@ def compared(
     Raises:
         Problem: 422, the versions have hardly a node in common.
     """
-    total = served.info.rows
+    small, large = (served, other) if served.info.rows <= other.info.rows else (other, served)
+    total = small.info.rows
     drawn = np.random.default_rng(wanted.seed).choice(total, min(total, wanted.sample * _TRIES), replace=False)
-    theirs = other.ids.rows_of(served.ids.ids_of(drawn))
-    usable = (theirs >= 0) & (served.table.inverse_norms[drawn] > 0)
-    usable[usable] &= other.table.inverse_norms[theirs[usable]] > 0  # a zero vector has no cosine
+    found = large.ids.rows_of(small.ids.ids_of(drawn))
+    usable = (found >= 0) & (small.table.inverse_norms[drawn] > 0)
+    usable[usable] &= large.table.inverse_norms[found[usable]] > 0  # a zero vector has no cosine
     places = np.flatnonzero(usable)[: wanted.sample]
-    if len(places) < 2:
+    if len(places) < 3:  # two have one cosine, of which nothing can be said
         raise invalid("other", "the two versions have hardly a node in common; compare versions of the same graph")
-    rows, others = drawn[places], theirs[places]
+    rows, others = (drawn[places], found[places]) if small is served else (found[places], drawn[places])
     near = [_neighbors(version, own, wanted.k) for version, own in ((served, rows), (other, others))]
     overlap = np.array([len(a & b) / max(1, len(a), len(b)) for a, b in zip(*near, strict=True)])
     first, second = (_profiles(version, own) for version, own in ((served, rows), (other, others)))

@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1/estimates", tags=["jobs"])
 )  # fmt: skip
 async def estimate(request: Request, state: State) -> Response:
     """Takes what `POST /v1/jobs` takes, and queues nothing: memory part by part, and the scope and batches that it
-    would be trained with. Refused, with the same words, if the job would be."""
+    would be trained with. Refused, with the same words, if the spec would be."""
     document, options = split(await read_document(request), SubmitQuery())
     validated(JobOptions, options)
     return json_response(await in_thread(estimate_job, document, state.store, state.settings))

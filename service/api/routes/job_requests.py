@@ -91,9 +91,13 @@ async def find_job(state: AppState, job_id: str, noun: str, kinds: Set[Kind]) ->
     return job
 
 
-def show(state: AppState, job: Job, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def show(
+    state: AppState, job: Job, *, status: int = 200, headers: dict[str, str] | None = None, changed: bool = False
+) -> Response:
     document = job_document(job, mlflow_ui_url=state.settings.mlflow_ui_url)
-    return json_response(document, status=status, headers=headers)
+    response = json_response(document, status=status, headers=headers)
+    response.tells_of_change = changed
+    return response
 
 
 async def submit(
@@ -130,7 +134,7 @@ async def submit(
             section = "base." if kind == "sweep" else ""
             raise InvalidInput(f"{section}data.imported: {error}") from error
     headers = {"Location": f"{PREFIX[job.kind]}/{job.id}"} | ({} if is_new else {"Idempotent-Replayed": "true"})
-    return show(state, job, status=202, headers=headers)
+    return show(state, job, status=202, headers=headers, changed=True)
 
 
 async def list_page(state: AppState, kind: Kind, query: ListQuery) -> Response:
@@ -147,14 +151,14 @@ async def list_page(state: AppState, kind: Kind, query: ListQuery) -> Response:
 async def edit(request: Request, state: AppState, job: Job) -> Response:
     patch = submission.validated(JobPatch, await read_document(request))
     _check_own(request, job)
-    return show(state, await state.write(state.store.jobs.edit, job.id, patch.changes()))
+    return show(state, await state.write(state.store.jobs.edit, job.id, patch.changes()), changed=True)
 
 
 async def cancel(request: Request, state: AppState, job: Job) -> Response:
     _check_own(request, job)
     job = await state.write(state.store.jobs.cancel, job.id)
     await _settle_version(state, job)
-    return show(state, job, status=202)
+    return show(state, job, status=202, changed=True)
 
 
 async def delete(request: Request, state: AppState, job: Job) -> Response:
@@ -191,7 +195,7 @@ async def get_figure(state: AppState, job: Job, name: str, noun: str) -> Respons
 def _check_own(request: Request, job: Job) -> None:
     """Raises Problem unless the job is the caller's to change."""
     if job.kind == "import":
-        raise Problem(409, f"this job checks the data set {job.dataset}; delete the data set instead")
+        raise Problem(409, f"this job checks the data set {job.dataset}; to end it, delete the data set")
     check_may_change(request, job.owner)
 
 

@@ -37,11 +37,16 @@ export async function request(path, { method = "GET", body, headers = {}, signal
   throw refused;
 }
 
-export const get = async (path, signal) => (await request(path, { signal })).json();
+// Whole numbers beyond 2^53 stay what they are, as text, where the browser tells it: they are ids.
+const exact = (_, value, context) =>
+  typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "") ? context.source : value;
+const json = async (answer) => JSON.parse(await answer.text(), exact);
+
+export const get = async (path, signal) => json(await request(path, { signal }));
 export const text = async (path, signal) => (await request(path, { signal })).text();
 export const bytes = async (path, signal, more = {}) => (await request(path, { signal, ...more })).arrayBuffer();
 export const post = async (path, body, { headers, signal } = {}) =>
-  (await request(path, { method: "POST", body, headers, signal })).json();
+  json(await request(path, { method: "POST", body, headers, signal }));
 
 // Hex: crypto.randomUUID is only there on secure addresses.
 export const idempotencyKey = () =>

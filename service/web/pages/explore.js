@@ -79,7 +79,7 @@ export async function mount(place, { rest: [ref], query, signal }) {
   about.textContent = `${told}; first two principal components, ${percent(share)} of the variance.`;
   map.repaint();
   if (query.get("node")) await pick(query.get("node"), false);
-  await colour(points, byId, vectors, info, signal).then((classes) => { if (classes) show(legend, classes); });
+  await colour(points, byId, vectors, info, signal).catch(() => null).then((classes) => { if (classes) show(legend, classes); });
   shown?.(); // now with the neighbours' labels
   map.repaint();
 }

@@ -34,6 +34,7 @@ export async function mount(place, { rest: [id], signal }) {
   const again = async () => {
     const spec = structuredClone(job.spec);
     spec.run.seed += 1;
+    delete spec.run.name; // the job's name is its newest
     try {
       const made = await post(`/v1/jobs${job.name ? `?name=${encodeURIComponent(job.name)}` : ""}`, spec,
         { signal, headers: { "Idempotency-Key": idempotencyKey() } });
@@ -52,9 +53,10 @@ export async function mount(place, { rest: [id], signal }) {
   show(place, top, said, h("h2", {}, "Curves"), curves, figures, pictures, log.element, specification(job));
   await refresh();
   const ended = async () => {
-    await Promise.all([log.load(), pictured(job, pictures, signal)]);
+    await Promise.all([log.load().catch(say), pictured(job, pictures, signal)]);
     if (!job.links.embeddings) return;
-    await poll(async () => (version = await published(job, signal)) !== null, { seconds: 1, signal });
+    const isLate = () => Date.now() - new Date(job.ended) > PUBLISHING_MS; // it failed, or the version is gone again
+    await poll(async () => (version = await published(job, signal)) !== null || isLate(), { seconds: 1, signal });
     if (!signal.aborted) draw();
   };
   if (OVER.has(job.state)) {
@@ -131,7 +133,9 @@ async function pictured(job, place, signal) {
     const name = decodeURIComponent(address.split("/").at(-1));
     const type = PICTURES[name.split(".").at(-1)];
     if (!type) return null;
-    const picture = URL.createObjectURL(new Blob([await bytes(address, signal)], { type }));
+    const content = await bytes(address, signal).catch(() => null); // the rest of the page does without it
+    if (!content) return null;
+    const picture = URL.createObjectURL(new Blob([content], { type }));
     signal.addEventListener("abort", () => URL.revokeObjectURL(picture), { once: true });
     return h("figure", {}, h("figcaption", {}, name), h("img", { src: picture, alt: `${name}, drawn by the job` }));
   }));
@@ -146,4 +150,5 @@ function specification(job) {
       copyable("curl", asCurl(job.spec, job.name)), copyable("Python", asPython(job.spec, job.name))));
 }
 
+const PUBLISHING_MS = 600_000;
 const capital = (text) => text[0].toUpperCase() + text.slice(1);

@@ -48,7 +48,7 @@ export async function mount(place, { query, signal }) {
     });
     if (made.length !== body.children.length || made.some((row, index) => row !== body.children[index])) body.replaceChildren(...made);
     table.hidden = shown.length === 0;
-    show(nothing, shown.length ? null : empty(Boolean(wanted || state.value)));
+    show(nothing, shown.length ? null : empty(Boolean(wanted || state.value), items.length, !more.hidden));
   };
   const picked = () => {
     compare.disabled = chosen.size < 2;
@@ -91,8 +91,11 @@ async function learn(items, signal) {
   const unknown = items.filter((job) => details.get(job.id)?.isOver !== OVER.has(job.state));
   for (let first = 0; first < unknown.length && !signal.aborted; first += 6) {
     await Promise.all(unknown.slice(first, first + 6).map(async (summary) => {
-      const job = await get(`/v1/jobs/${at(summary.id)}`, signal);
-      details.set(job.id, { method: job.spec?.method?.name ?? "–", result: job.result, isOver: OVER.has(job.state) });
+      const job = await get(`/v1/jobs/${at(summary.id)}`, signal).catch((error) => {
+        if (error.status === 404) return null; // deleted meanwhile
+        throw error;
+      });
+      if (job) details.set(job.id, { method: job.spec?.method?.name ?? "–", result: job.result, isOver: OVER.has(job.state) });
     }));
   }
 }
@@ -123,8 +126,9 @@ function done(job) {
   return job.state === "queued" ? "–" : percent(share);
 }
 
-const empty = (filtered) => filtered
-  ? h("div.empty", {}, h("p", {}, "No job matches. Change the filter to see others."))
+const empty = (filtered, loaded, hasMore) => filtered
+  ? h("div.empty", {}, h("p", {}, hasMore ? `None of the newest ${loaded} jobs matches. Show more, or change the filter.`
+    : "No job matches. Change the filter to see others."))
   : h("div.empty", {}, h("h2", {}, "No jobs yet"),
     h("p", {}, "A job trains embeddings for a graph. The data set digits comes with the service, and is done in a minute or two."),
     h("p", {}, h("a.button.primary", { href: "#/new" }, "Submit the first job")));

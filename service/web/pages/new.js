@@ -19,6 +19,7 @@ export async function mount(place, { query, signal }) {
     get("/openapi.json", signal), get("/v1/datasets?limit=500", signal), from ? get(`/v1/jobs/${at(from)}`, signal) : null,
   ]);
   const spec = source?.spec ? structuredClone(source.spec) : { data: { name: "digits" } };
+  if (source) schemas.put(spec, ["run", "name"], undefined); // the name has a field of its own
   const properties = document_.components.schemas.TrainSpec.properties;
   const places = new Map(); // dotted path → {input, error}
 

@@ -56,6 +56,9 @@ def test_recommendations_are_near_the_positive_and_far_from_the_negative(shared:
 
 def test_neighbours_below_a_score_are_left_out(shared: Live, table: Table) -> None:
     whole = post(shared, table, "neighbors", {"ids": [IDS[0], IDS[1]], "k": 20})["results"]
+    for rank, score in enumerate(whole[0]["scores"]):
+        body = {"ids": [IDS[0]], "k": 20, "min_score": score}
+        assert len(post(shared, table, "neighbors", body)["results"][0]["ids"]) >= rank + 1
     least = whole[0]["scores"][4]
     found = post(shared, table, "neighbors", {"ids": [IDS[0], IDS[1]], "k": 20, "min_score": least})["results"]
     for before, after in zip(whole, found, strict=True):
