@@ -11,7 +11,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet) -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-again browser-test campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results sbom secrets clean
+.PHONY: help env demo test test-slow test-again browser-test screenshots campaign cluster-test lint format bench bench-scale bench-service bench-store bench-retrieval bench-sizing bench-sweeps results sbom secrets clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ browser-test: env  ## the console in a real browser (Chromium, which must be ins
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ echo "browser-test needs a browser, chromium or google-chrome, and there is none. Try: apt-get install chromium"; exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
+screenshots: env  ## pictures of the console for README and docs, in docs/console (needs Chromium)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots
 
 campaign: env  ## the service killed, starved and cut off, here and on a Ray cluster (9 minutes to an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m campaign

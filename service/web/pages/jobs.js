@@ -22,7 +22,7 @@ export async function mount(place, { query, signal }) {
   const body = h("tbody");
   const table = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Jobs" }, h("table.jobs", {},
     h("thead", {}, h("tr", {}, COLUMNS.map((title) => h(title === "Done" ? "th.number" : "th", { scope: "col" },
-      title || h("span.quiet", {}, "Pick"))))), body));
+      title || "Pick")))), body));
   const text = h("input", { type: "search", id: "text", placeholder: "Name, id or data set", value: query.get("text") || "" });
   const state = h("select", { id: "state" }, h("option", { value: "" }, "Any state"),
     STATES.map((name) => h("option", { value: name }, name)));
