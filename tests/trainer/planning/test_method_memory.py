@@ -18,7 +18,7 @@ RUNS = [  # large enough for the formulas to matter beside the libraries
     ("mvgrl", {"encoder": {"dim": 256}}),
     ("localgcl", {"encoder": {"hidden": 256, "dim": 512}, "method": {"sums": "exact"}, "sampling": {"keep_mb": 0}}),
     ("localgcl", {"encoder": {"hidden": 256, "dim": 512}, "method": {"sums": "random", "features": 1_024}}),
-    ("fastrp", {"encoder": {"dim": 1_024}}),
+    ("fastrp", {"encoder": {"dim": 3_072}}),
 ]
 
 
