@@ -151,6 +151,8 @@ class TrainSpec(Spec):
             if isinstance(new, dict) and new.get("name", there["name"]) != there["name"]:
                 document[section] = {key: there[key] for key in kept}
                 document["preset"] = None if section == "method" else document["preset"]
+        if _other_kind_of_files(document["data"].get("files"), asked.get("data")):
+            document["data"]["files"] = None
         return parse_spec(merged(document, asked))
 
     @property
@@ -159,6 +161,15 @@ class TrainSpec(Spec):
         if self.encoder.at_once:
             return ("whole",)
         return tuple(scope for scope in self.method.scopes if scope != "cached" or self.encoder.norm != "batch")
+
+
+def _other_kind_of_files(there: Any, data: Any) -> bool:
+    """Whether tables are asked for instead of an npz, or an npz instead of tables."""
+    new = data.get("files") if isinstance(data, dict) else None
+    if not isinstance(there, dict) or not isinstance(new, dict):
+        return False
+    tables = any(new.get(key) is not None for key in ("nodes", "edges"))
+    return tables if there.get("npz") is not None else not tables and new.get("npz") is not None
 
 
 _KEPT_OF_DATA = ("features", "held_out_edges", "held_out_seed")  # when another data set is chosen

@@ -125,7 +125,8 @@ def _plan_and_train(
         try:
             with translated_failures(), products.using(plan.products):
                 if alone:
-                    train(run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None)
+                    asked = lambda: "cancel" if stop.is_set() else None  # noqa: E731
+                    train(run, plan, graph, device, Team.solo(), relay, asked, stages)
                 else:
                     from trainer.parallel.ray_train import fit_parallel
 
@@ -135,7 +136,7 @@ def _plan_and_train(
                     )  # fmt: skip
             return
         except OutOfMemory as error:
-            stages.end("train")
+            stages.end("out of memory")  # what the attempt took beyond the stages it had finished
             next_plan = smaller(plan, shape)
             if next_plan is None:
                 raise
@@ -145,7 +146,7 @@ def _plan_and_train(
 
 def train(
     run: RunDirectory, plan: Plan, graph: Graph, device: torch.device, team: Team,
-    on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None],
+    on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None], stages: Stages | None = None,
 ) -> None:  # fmt: skip
     """Train a planned run from its newest checkpoint on, then export and evaluate if the spec asks for it.
 
@@ -154,6 +155,7 @@ def train(
     Args:
         on_event: gets every event; returns whether the run should end early, as finished.
         stop: whether the run should end: `finish` after this epoch, `cancel` after this step.
+        stages: the run's stopwatch, if it is in this process.
 
     Raises:
         Cancelled: stopped on request, after a checkpoint.
@@ -161,7 +163,7 @@ def train(
     """
     started, spec, epochs = time.perf_counter(), plan.spec, plan.spec.optimiser.epochs
     learner = Learner(spec, graph, device, team)
-    recorder = Recorder(run, plan, team, on_event, stop)
+    recorder = Recorder(run, plan, team, on_event, stop, stages)
 
     progress = load_newest(run.path / "checkpoints", learner, spec_hash=plan.name, whole_epochs_of=plan.previous)
     recorder.start(progress, graph, device)

@@ -164,3 +164,11 @@ def test_another_data_set_keeps_how_features_are_prepared():
 def test_wrong_changes_are_refused_by_field(change, said):
     with pytest.raises(InvalidInput, match=said):
         preset_spec("nml", "cora").with_(change)
+
+
+def test_tables_take_the_place_of_an_npz_and_the_other_way_round():
+    npz = TrainSpec().with_(data={"name": "files", "files": {"npz": "graph.npz", "directed": True}})
+    tables = npz.with_(data={"name": "files", "files": OWN})
+    assert (tables.data.files.npz, tables.data.files.nodes) == (None, OWN["nodes"])
+    assert tables.with_({"data.files.npz": "other.npz"}).data.files.nodes is None
+    assert npz.with_({"data.files.npz": "other.npz"}).data.files.directed

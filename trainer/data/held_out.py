@@ -2,7 +2,7 @@
 
 Whether the pair {i, j} is held out is a hash of the seed and of i < j: the same on every machine and in every worker,
 and the same for both directions of an edge. Edges are read by pieces, so a memory-mapped graph costs new edge arrays in
-memory and nothing else: features and ids stay in their files.
+memory and nothing else: features and ids stay in their files. Structural features are computed anew from what is left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainer.data import structural
 from trainer.data.graph import Graph
 from trainer.data.seeds import BITS, hashed_array, key
 from trainer.errors import InvalidInput
@@ -50,10 +51,15 @@ def hold_out(graph: Graph, share: float, seed: int) -> Graph:
         )
     pairs = np.stack([choice.pairs // graph.num_nodes, choice.pairs % graph.num_nodes])
     told = f"held out {len(choice.pairs)} pairs of nodes ({graph.num_edges - left} of {graph.num_edges} edges)"
+    indices = _kept(graph, graph.indices.numpy(), choice)
+    x = graph.x
+    if structural.NOTE in graph.notes:  # features made of all edges would tell which were held out
+        x = torch.from_numpy(structural.features(choice.indptr, indices))
     return replace(
         graph,
         indptr=torch.from_numpy(choice.indptr),
-        indices=torch.from_numpy(_kept(graph, graph.indices.numpy(), choice)),
+        indices=torch.from_numpy(indices),
+        x=x,
         weight=None if graph.weight is None else torch.from_numpy(_kept(graph, graph.weight.numpy(), choice)),
         held_out=torch.from_numpy(pairs),
         notes=(*graph.notes, told),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -40,26 +40,30 @@ class Embeddings(Result):
 
     _given_ids: NDArray[Any] | None = field(default=None, kw_only=True)
     _given_graph: Graph | None = field(default=None, kw_only=True)
+    _feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # None: not known
     _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, kw_only=True)  # deleted with this object
 
     @classmethod
     def open(cls, run_dir: str | Path) -> Self:
         """The embeddings of a finished run.
 
+        A run does not keep the names of feature columns: give `embed` the features of new nodes in the order of those
+        that were trained on.
+
         Raises:
             InvalidInput: there is none.
         """
-        return cls.read(Path(run_dir))
+        return cls.read(Path(run_dir).absolute())
 
     @classmethod
     def of(
         cls, result: Result, *, given_ids: NDArray[Any] | None = None, graph: Graph | None = None,
-        temporary: tempfile.TemporaryDirectory[str] | None = None,
+        feature_names: tuple[str, ...] | None = None, temporary: tempfile.TemporaryDirectory[str] | None = None,
     ) -> Self:  # fmt: skip
-        """What a run left; given_ids: in the order of its nodes."""
+        """What a run left; given_ids: in the order of its nodes; feature_names: in the order of its columns."""
         return cls(
             result.directory, result.metrics, result.embeddings, result.epochs, result.stopped_early,
-            _given_ids=given_ids, _given_graph=graph, _temporary=temporary,
+            _given_ids=given_ids, _given_graph=graph, _feature_names=feature_names, _temporary=temporary,
         )  # fmt: skip
 
     @property
@@ -136,14 +140,15 @@ class Embeddings(Result):
 
         Args:
             new: features [m, F], or a pair of frames as for `fit`, whose edges join new nodes to known and new ones;
-                none for a graph without features.
+                none for a graph without features. Columns of a frame are matched by name if the graph came in frames
+                too, else by their order.
             neighbors: for each new node the ids of known nodes that it is linked to; in a directed graph these links
                 lead to the new node.
 
         Raises:
             InvalidInput: naming what does not fit.
         """
-        known = Known(self.graph, self._rows, self.ids)
+        known = Known(self.graph, self._rows, self.ids, self._feature_names)
         m, arrays = request(known, new, neighbors)
         return embed_new_nodes(self.encoder, self.graph, self._preparation, m, arrays)
 
@@ -161,6 +166,26 @@ class Embeddings(Result):
         return Classified(
             self.ids[found["rows"]], np.array(classes, dtype=object)[found["classes"]], found["confidence"], figures
         )
+
+    def __copy__(self) -> Self:
+        """Itself: nobody writes to it, and a temporary directory is deleted once."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: where the run is; what was read of it is read again.
+
+        Raises:
+            InvalidInput: the run is in a temporary directory, which does not outlive this object.
+        """
+        if self._temporary is not None:
+            raise InvalidInput(
+                "these embeddings are in a temporary directory, which is deleted with them, so they cannot be pickled. "
+                "Give trainer.fit or NodeEmbedder a run_dir; or keep the vectors alone: `frame()`, `vectors`."
+            )
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"_given_graph": None}
 
     def __repr__(self) -> str:
         n, dim = self.vectors.shape
@@ -183,7 +208,7 @@ class Embeddings(Result):
         return {node: row for row, node in enumerate(self.ids.tolist())}
 
     def _row(self, node: Hashable) -> int:
-        row = self._rows.get(node)
+        row = self._rows.get(node) if isinstance(node, Hashable) else None
         if row is None:
             example = _plain(self.ids[0])
             raise InvalidInput(f"there is no node with the id {node!r}. Ids here look like {example!r}.")

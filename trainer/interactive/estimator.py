@@ -33,7 +33,8 @@ class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         dim, epochs, lr: `encoder.dim`, `optimiser.epochs` and `optimiser.lr`; none: as the method's preset has them.
         spec: any other settings, by section.
         random_state: `run.seed`.
-        run_dir: where the run is kept, which can be fitted once only; none: in a temporary directory.
+        run_dir: where the run is kept, which can be fitted once only; none: in a temporary directory, and a fitted
+            embedder cannot be pickled.
 
     Attributes:
         embeddings_: what `trainer.fit` returns.
@@ -70,6 +71,10 @@ class NodeEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise InvalidInput("there is no graph: give one to NodeEmbedder(graph), or to fit.")
         if isinstance(self.spec, TrainSpec):
             raise InvalidInput("spec is a whole TrainSpec. Give a mapping of the sections to change: {'encoder': {…}}.")
+        if not isinstance(self.spec, Mapping | None):
+            raise InvalidInput(
+                f"spec is {self.spec!r}. Give a mapping of sections: {{'encoder': {{…}}}}; a method's name is `method`."
+            )
         asked: dict[str, dict[str, Any]] = {
             "method": {"name": self.method}, "encoder": {"dim": self.dim},
             "optimiser": {"epochs": self.epochs, "lr": self.lr}, "run": {"seed": self.random_state},

@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainer import loop
 from trainer.callbacks import Callback
 from trainer.config import TrainSpec, parse_spec
 from trainer.data.graph import Graph
 from trainer.data.sources import npz
-from trainer.data.sources.memory import graph_of
+from trainer.data.sources.memory import feature_names, graph_of
 from trainer.errors import InvalidInput
 from trainer.files.atomic import write_atomically
 from trainer.interactive.embeddings import Embeddings
 from trainer.presets import complete
-from trainer.run.directory import GRAPH_FILE
+from trainer.run.directory import GRAPH_FILE, is_unused
 from trainer.spec.data import FilesSpec
 
 
@@ -52,7 +55,8 @@ def fit(
         run_dir: where the run is kept; none: in a temporary directory, for as long as what is returned lives.
         spec: how a graph in memory is trained: a preset's name, a document that the presets complete, or a whole spec,
             also one made for another data set; none: the preset `nml`.
-        ids, labels: [N], where the graph does not bring its own. Labels are used to evaluate only.
+        ids, labels: [N], where the graph does not bring its own. Labels may be id → label as well, and are used to
+            evaluate only.
         directed: whether an edge of a graph in memory counts in one direction only.
         resume: go on with the run in `run_dir`, or start it if there is none.
         graph: with a spec: use this graph instead of loading what the spec names; the caller vouches that they are the
@@ -64,8 +68,8 @@ def fit(
         TrainerError: of the kind that says what to do (trainer.errors).
     """
     temporary = tempfile.TemporaryDirectory(prefix="nml-") if run_dir is None else None
-    directory = Path(temporary.name) / "run" if temporary is not None else Path(str(run_dir))
-    given_ids = None
+    directory = Path(temporary.name) / "run" if temporary is not None else Path(str(run_dir)).absolute()
+    given_ids, names = None, None
     if isinstance(data, TrainSpec):
         if any(part is not None for part in (spec, ids, labels, directed)):
             raise InvalidInput("a spec says all about its graph; spec, ids, labels and directed go with one in memory.")
@@ -74,13 +78,14 @@ def fit(
         if graph is not None:
             raise InvalidInput("there are two graphs: give `graph` with a spec only.")
         in_memory, given_ids = graph_of(data, ids=ids, labels=labels, directed=directed)
-        file = directory.absolute() / GRAPH_FILE
+        names = feature_names(data)
+        file = directory / GRAPH_FILE
         asked = _spec_of(spec, file, in_memory, draws=temporary is None)
-        _keep(in_memory, file, resume)
+        _keep(in_memory, file)
     result = loop.fit(
         asked, directory, resume=resume, callbacks=callbacks, graph=graph, memory_limit=memory_limit, shrunk=shrunk
     )
-    return Embeddings.of(result, given_ids=given_ids, graph=graph, temporary=temporary)
+    return Embeddings.of(result, given_ids=given_ids, graph=graph, feature_names=names, temporary=temporary)
 
 
 def _spec_of(given: TrainSpec | Mapping[str, Any] | str | None, file: Path, graph: Graph, *, draws: bool) -> TrainSpec:
@@ -108,14 +113,31 @@ def _on(source: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "data": {**kept, **source}}
 
 
-def _keep(graph: Graph, file: Path, resume: bool) -> None:
-    """Write the graph where the spec names it, unless a run is there already.
+def _keep(graph: Graph, file: Path) -> None:
+    """Write the graph where the spec names it, unless it is there already, or a run or other files are.
 
     Raises:
-        InvalidInput: that run is of another graph.
+        InvalidInput: what is there is another graph, or has other labels.
     """
-    if not file.parent.exists() or not any(file.parent.iterdir()):
+    if file.exists():
+        if not _same(npz.load(_files(file, graph)), graph):
+            raise InvalidInput(f"{file}: is another graph. Choose another directory.")
+    elif not file.parent.exists() or is_unused(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, lambda path: npz.save(graph, path))
-    elif resume and file.exists() and npz.load(_files(file, graph)).fingerprint() != graph.fingerprint():
-        raise InvalidInput(f"{file.parent}: holds a run on another graph. Choose another directory.")
+
+
+def _same(a: Graph, b: Graph) -> bool:
+    """Whether two graphs give the same embeddings and the same figures."""
+    splits = [{part: nodes.tolist() for part, nodes in (graph.split or {}).items()} for graph in (a, b)]
+    return (
+        a.fingerprint() == b.fingerprint()
+        and np.array_equal(_class_names(a), _class_names(b))
+        and splits[0] == splits[1]
+    )
+
+
+def _class_names(graph: Graph) -> NDArray[Any]:
+    """[N] text, empty where a node has none; [0] for a graph without labels."""
+    names = np.array([*graph.classes, ""], dtype=np.str_)
+    return names[:0] if graph.y is None else names[graph.y.numpy()]  # -1: the last

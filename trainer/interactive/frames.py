@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.sources.identity import is_missing
+from trainer.data.sources.identity import by_id, is_missing
 from trainer.errors import InvalidInput
 
 
@@ -57,8 +57,9 @@ def number_classes(
     Raises:
         InvalidInput: not one label per node, or a node that there is none of.
     """
-    if isinstance(labels, Mapping):
-        pairs = [(row_of(node), label) for node, label in labels.items()]
+    of_nodes = by_id(labels)
+    if of_nodes is not None:
+        pairs = [(row_of(node), label) for node, label in of_nodes.items()]
     else:
         if len(labels) != nodes:
             raise InvalidInput(f"there are {len(labels)} labels for {nodes} nodes. Give one each, or {{id: label}}.")

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from trainer.data import structural
 from trainer.data.graph import Graph
-from trainer.data.sources.memory import edge_table, is_frame, node_table
+from trainer.data.sources.memory import (
+    column,
+    edge_table,
+    feature_columns,
+    frame_columns,
+    is_frame,
+    node_table,
+)
 from trainer.errors import InvalidInput
 
 _BOTH, _INTO, _OUT = 0, 1, 2  # trainer.inference.extended
@@ -25,10 +32,11 @@ class Known:
     graph: Graph
     rows: Mapping[Hashable, int]
     ids: NDArray[Any]
+    feature_names: tuple[str, ...] | None = None  # in the order of columns; None: not known
 
     def row(self, node: Hashable, where: str) -> int:
         """Raises InvalidInput, saying where, if there is no such node."""
-        row = self.rows.get(node)
+        row = self.rows.get(node) if isinstance(node, Hashable) else None
         if row is None:
             raise InvalidInput(f"{where}: there is no node with the id {node!r} in the graph that was trained on.")
         return row
@@ -46,6 +54,8 @@ def request(known: Known, new: Any, neighbors: Sequence[Sequence[Hashable]] | No
         return _of_frames(known, *new)
     if new is None and neighbors is None:
         raise InvalidInput("give the features of the new nodes, or for a graph without features their neighbors.")
+    if is_frame(new):
+        new = _by_name(known, frame_columns(new), np.stack([column(new, name) for name in frame_columns(new)], 1))
     x = _features(known, new, len(neighbors or ()))
     linked: Sequence[Sequence[Hashable]] = [()] * len(x) if neighbors is None else neighbors
     if len(linked) != len(x):
@@ -61,6 +71,8 @@ def request(known: Known, new: Any, neighbors: Sequence[Sequence[Hashable]] | No
 
 def _of_frames(known: Known, nodes: Any, edges: Any) -> tuple[int, Arrays]:
     ids, _, x = node_table(nodes)
+    if x is not None:
+        x = _by_name(known, feature_columns(nodes), x)
     news = {node: place for place, node in enumerate(ids.tolist())}
     if len(news) < len(ids):
         raise InvalidInput("nodes: an id is used twice. Give each new node one row.")
@@ -80,6 +92,24 @@ def _of_frames(known: Known, nodes: Any, edges: Any) -> tuple[int, Arrays]:
         else:
             raise InvalidInput(f"edges, row {row}: neither {start!r} nor {end!r} is a new node. Leave such edges out.")
     return len(ids), _arrays(_features(known, x, len(ids)), links)
+
+
+def _by_name(known: Known, names: Sequence[Any], x: NDArray[Any]) -> NDArray[Any]:
+    """Columns in the graph's order; as they are where the graph's or the new nodes' have no names.
+
+    Raises:
+        InvalidInput: a column is missing, or the graph has none of that name.
+    """
+    wanted = known.feature_names
+    if wanted is None or list(names) == list(range(len(names))):
+        return x
+    missing = [str(name) for name in wanted if name not in names]
+    extra = [str(name) for name in names if name not in wanted]
+    if missing:
+        raise InvalidInput(f"the new nodes lack the features {', '.join(missing[:10])}. Add these columns.")
+    if extra:
+        raise InvalidInput(f"the graph has no features {', '.join(extra[:10])}. Leave these columns out.")
+    return x[:, [list(names).index(name) for name in wanted]]
 
 
 def _features(known: Known, x: Any, m: int) -> NDArray[np.float32]:

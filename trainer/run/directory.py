@@ -60,17 +60,14 @@ class RunDirectory:
     @staticmethod
     def _check_owner(path: Path, spec: TrainSpec, resume: bool) -> None:
         if not (path / "spec.json").exists():
-            ours, beginning = (".lock", "log.txt", GRAPH_FILE), ".spec.json."  # the last, if killed while writing it
-            names = [entry.name for entry in path.iterdir()]
-            foreign = [name for name in names if name not in ours and not name.startswith(beginning)]
-            if foreign:
+            if foreign := _foreign(path):
                 raise InvalidInput(
                     f"{path}: holds other files ({', '.join(sorted(foreign)[:3])}). Choose an empty --out."
                 )
             return
         if not resume:
             raise InvalidInput(f"{path}: holds a run already. Pass --resume to go on with it, or choose another --out.")
-        stored = read_spec(path)
+        stored = _stored_spec(path)
         if spec_hash(stored) != spec_hash(spec):
             raise InvalidInput(
                 f"{path}: was started with another spec ({spec_hash(stored)[:12]}, not {spec_hash(spec)[:12]}). "
@@ -123,8 +120,32 @@ def is_taken(path: Path) -> bool:
     return False
 
 
+def is_unused(path: Path) -> bool:
+    """Whether a directory holds no run, and nothing but what a run leaves that is refused before it begins."""
+    return not (path / "spec.json").exists() and not _foreign(path)
+
+
+def _foreign(path: Path) -> list[str]:
+    """Files in a directory without a run that no run would leave there."""
+    ours = (".lock", "log.txt", GRAPH_FILE)
+    beginnings = (".spec.json.", f".{GRAPH_FILE}.")  # if killed while writing them
+    names = [entry.name for entry in path.iterdir()]
+    return [name for name in names if name not in ours and not name.startswith(beginnings)]
+
+
 def read_spec(path: Path) -> TrainSpec:
-    """The spec a run directory was made with."""
+    """The spec a run directory was made with; a run that was moved has its graph where it is now."""
+    spec = _stored_spec(path)
+    files, own = spec.data.files, path.absolute() / GRAPH_FILE
+    if files is None or files.npz is None or not own.exists():
+        return spec
+    named = Path(files.npz)
+    if not named.is_absolute() or named.name != GRAPH_FILE or named == own:
+        return spec
+    return spec.with_({"data.files.npz": str(own)})
+
+
+def _stored_spec(path: Path) -> TrainSpec:
     if not (path / "spec.json").exists():
         raise InvalidInput(f"{path}: is not a run directory (no spec.json). Give the --out of an `nml train`.")
     return parse_spec(read_document(path / "spec.json"))

@@ -32,14 +32,15 @@ class Recorder:
     Args:
         on_event: gets every event; returns whether the run should end early, as finished.
         stop: whether the run should end: `finish` after this epoch, `cancel` after this step.
+        stages: the run's stopwatch; none: one of its own.
     """
 
     def __init__(
         self, run: RunDirectory, plan: Plan, team: Team,
-        on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None],
+        on_event: Callable[[dict[str, Any]], bool], stop: Callable[[], Stop | None], stages: Stages | None = None,
     ):  # fmt: skip
         self.run, self.plan, self.leads = run, plan, team.rank == 0
-        self.stages = Stages(run.record if self.leads else None)
+        self.stages = stages or Stages(run.record if self.leads else None)
         self._on_event, self._stop = on_event, stop
         self._last_event = self._last_checkpoint = time.monotonic()
 

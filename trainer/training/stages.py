@@ -4,6 +4,7 @@
 
 `queued` is from a job's submission to the start of its process and `start` from there to the run's opening: interpreter
 and imports. A run in a process that is already there has neither. An attempt that resumes has stages of its own.
+`out of memory` is what an attempt took in vain, before the run goes on with a smaller plan.
 """
 
 from __future__ import annotations

@@ -8,8 +8,11 @@ import pytest
 from trainer.data import structural
 from trainer.data.datasets import load
 from trainer.data.graph import Graph
+from trainer.data.held_out import hold_out
 from trainer.data.importing.graph import import_tables
+from trainer.data.sources import npz
 from trainer.errors import InvalidInput
+from trainer.evaluation.links import link_auc
 from trainer.planning.shape import shape_of_data
 from trainer.spec.data import DataSpec, FilesSpec
 
@@ -61,3 +64,18 @@ def test_an_import_says_that_it_needs_features(tmp_path):
     with pytest.raises(InvalidInput, match=r"nodes\.csv, row 1: no feature columns"):
         import_tables(spec, tmp_path / "graph")
     assert not (tmp_path / "graph").exists()
+
+
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_features_do_not_tell_which_edges_were_held_out(through_a_file, tmp_path):
+    graph = Graph.from_edges(np.random.default_rng(0).integers(600, size=(2, 1_500)), num_nodes=600)
+    if through_a_file:
+        npz.save(graph, tmp_path / "graph.npz")
+        data = DataSpec(name="files", files=FilesSpec(npz=str(tmp_path / "graph.npz")), held_out_edges=0.2)
+        left = load(data)
+    else:
+        left = hold_out(graph, 0.2, seed=0)
+    expected = Graph.from_edges(left.edge_index, num_nodes=600).x
+    np.testing.assert_array_equal(left.x, expected)
+    assert link_auc(left.x, left, seed=0)["auc"] == pytest.approx(0.5, abs=0.08)  # 0.98 with those of the whole graph
+    assert link_auc(graph.x, left, seed=0)["auc"] > 0.9

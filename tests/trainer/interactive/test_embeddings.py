@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -126,6 +128,7 @@ def test_a_temporary_run_lasts_as_long_as_its_embeddings():
     [
         (lambda found: found.neighbors("p4"), r"there is no node with the id 'p4'. Ids here look like '<p0>'"),
         (lambda found: found.neighbors("<p4>", 0), "k is 0"),
+        (lambda found: found.neighbors(["<p4>"]), "there is no node with the id"),
         (lambda found: found.embed(np.ones((1, 4))), "nodes have 4 features; the graph has 5"),
         (lambda found: found.embed(neighbors=[["<p0>"]]), "give the 5 features"),
         (lambda found: found.embed(np.ones((2, 5)), neighbors=[["<p0>"]]), "2 rows of features and 1 lists"),
@@ -141,3 +144,35 @@ def test_a_temporary_run_lasts_as_long_as_its_embeddings():
 def test_questions_that_have_no_answer_get_a_remedy(ask, said, found):
     with pytest.raises(InvalidInput, match=said):
         ask(found)
+
+
+def test_features_of_new_nodes_are_matched_by_name(found):
+    fresh = pd.DataFrame({"id": ["new"], **{name: [float(at)] for at, name in enumerate("abcde")}})
+    links = pd.DataFrame({"source": ["new"], "target": ["<p0>"]})
+    turned = fresh[["e", "id", "d", "c", "b", "a"]]
+    np.testing.assert_array_equal(found.embed((turned, links)), found.embed((fresh, links)))
+    by_frame = found.embed(turned.drop(columns="id"), neighbors=[["<p0>"]])
+    np.testing.assert_array_equal(by_frame, found.embed((fresh, links)))
+    with pytest.raises(InvalidInput, match=r"the new nodes lack the features c. Add"):
+        found.embed((fresh.rename(columns={"c": "C"}), links))
+    with pytest.raises(InvalidInput, match=r"the graph has no features f. Leave"):
+        found.embed((fresh.assign(f=1.0), links))
+
+
+def test_labels_of_a_series_are_taken_by_its_index(found):
+    few = {f"<p{number}>": "left" if number < HALF else "right" for number in (*range(6), *range(54, 60))}
+    expected = found.classify(few)
+    turned = pd.Series({name: few.get(name) for name in reversed(found.ids.tolist())})
+    assert found.classify(turned).labels.tolist() == expected.labels.tolist()
+
+
+def test_a_kept_run_survives_pickle_and_a_temporary_one_says_what_to_do(found, tmp_path):
+    kept = trainer.fit(two_groups(), tmp_path / "run", spec=SPEC)
+    before, _ = kept.vectors.copy(), kept.encoder
+    again = pickle.loads(pickle.dumps(kept))
+    np.testing.assert_array_equal(again.vectors, before)
+    assert again.neighbors("<p4>", 3) == kept.neighbors("<p4>", 3)
+    assert again.graph.fingerprint() == kept.graph.fingerprint()
+    with pytest.raises(InvalidInput, match="a run_dir"):
+        pickle.dumps(found)
+    assert copy.deepcopy(found) is found

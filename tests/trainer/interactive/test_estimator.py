@@ -71,3 +71,8 @@ def test_a_pipeline_learns_classes_of_nodes_and_a_search_chooses():
     search = GridSearchCV(pipeline, {"nodeembedder__epochs": [1, 10]}, cv=2).fit(IDS, CLASSES)
     assert search.best_params_["nodeembedder__epochs"] in (1, 10)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_a_spec_that_is_no_mapping_is_refused_with_a_remedy():
+    with pytest.raises(InvalidInput, match=r"spec is 'grace'. Give a mapping"):
+        embedder(spec="grace").fit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import types
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_a_run_in_memory_is_an_ordinary_run(tmp_path):
         trainer.fit(frames(), tmp_path / "run", spec=QUICK)
     resumed = trainer.fit(frames(), tmp_path / "run", spec=QUICK, resume=True)
     np.testing.assert_array_equal(resumed.vectors, found.vectors)
-    with pytest.raises(InvalidInput, match="holds a run on another graph"):
+    with pytest.raises(InvalidInput, match="is another graph"):
         trainer.fit((RING, X + 1), tmp_path / "run", spec=QUICK, resume=True)
 
 
@@ -164,7 +165,7 @@ def test_a_graph_without_features_gets_structural_ones_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     "given, options, said",
     [
-        (7, {}, "a graph was expected, and this is a int"),
+        (7, {}, "a graph was expected, and this is an int"),
         (types.SimpleNamespace(node_types=1, edge_types=2), {}, "several kinds of nodes"),
         ((RING.T, X), {}, "must be"),
         ((RING, X[:5]), {}, "nodes are numbered 0 to 4"),
@@ -186,3 +187,39 @@ def test_what_is_no_graph_is_refused_with_a_remedy(given, options, said, tmp_pat
     with pytest.raises(InvalidInput, match=said):
         trainer.fit(given, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_that_lies_there_without_a_run_is_compared(tmp_path):
+    run = tmp_path / "run"
+    graph = trainer.Graph.from_edges(RING, X)
+    with pytest.raises(InvalidInput, match="epochs"):
+        trainer.fit(graph, run, spec={**QUICK, "optimiser": {"epochs": -1}})
+    found = trainer.fit(graph, run, spec=QUICK)
+    (run / "spec.json").unlink()  # as if it had been killed before it began
+    for part in ("checkpoints", "embeddings", "figures"):
+        shutil.rmtree(run / part)
+    for name in ("events.jsonl", "metrics.json", "plan.json"):
+        (run / name).unlink()
+    for other, options in [((RING, X + 1), {}), ((RING, X), {"labels": [0, 1] * 20}), ((RING, X), {"ids": NAMES})]:
+        with pytest.raises(InvalidInput, match=r"is another graph. Choose another directory"):
+            trainer.fit(other, run, spec=QUICK, **options)
+    np.testing.assert_array_equal(trainer.fit((RING, X), run, spec=QUICK).vectors, found.vectors)
+
+
+def test_a_directory_with_only_a_lock_and_a_log_is_usable(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / "log.txt").write_text("refused")
+    assert len(trainer.fit((RING, X), tmp_path, spec=QUICK)) == N
+
+
+def test_a_run_is_found_from_another_working_directory_and_where_it_was_moved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = trainer.fit((RING, X), "run", spec=QUICK)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert found.neighbors(0, 2)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    trainer.fit((RING, X + 1), tmp_path / "run", spec=QUICK)  # another graph where it was
+    moved = trainer.Embeddings.open("../moved")
+    np.testing.assert_array_equal(moved.graph.x.numpy(), X)
+    assert moved.spec.data.files.npz == str(tmp_path / "elsewhere" / ".." / "moved" / "graph.npz")

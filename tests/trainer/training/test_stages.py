@@ -9,8 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import trainer
+from trainer.callbacks import Callback
 from trainer.config import parse_spec
+from trainer.errors import OutOfMemory
 from trainer.run.directory import read_events
 
 SMALL = {
@@ -70,3 +74,17 @@ def test_a_process_that_only_trains_loads_only_what_trains(tmp_path):
     assert [line.split("stage ")[1].split(":")[0] for line in log.splitlines() if "stage " in line] == [
         "queued", "start", "load", "plan", "train",
     ]  # fmt: skip
+
+
+class RunsOut(Callback):
+    """There is no memory left when the export begins."""
+
+    def on_phase(self, name: str) -> None:
+        raise MemoryError(name)
+
+
+def test_memory_that_runs_out_after_training_is_a_stage_of_its_own(tmp_path):
+    with pytest.raises(OutOfMemory):
+        trainer.fit(parse_spec(SMALL), tmp_path / "run", callbacks=[RunsOut()])
+    told = stages(tmp_path / "run")
+    assert told[:4] == ["load", "plan", "train", "out of memory"]

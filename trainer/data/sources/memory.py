@@ -12,15 +12,17 @@ networkx graph           `weight` of edges; of nodes `x` (a vector each) and `la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from trainer.data.graph import SPLITS, Graph
-from trainer.data.sources.identity import Ids, find, stored_labels
+from trainer.data.sources.identity import Ids, by_id, find, first_missing, stored_labels
 from trainer.data.sources.labels import encode_labels
 from trainer.errors import InvalidInput
 
@@ -28,6 +30,9 @@ _KINDS = (
     "a PyG Data, a pair of frames (nodes, edges), a sparse matrix or (matrix, x), (edge_index, x), a networkx graph "
     "or a trainer.Graph"
 )
+
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what a pandas index is called after a way through a file
+_NAMES_NODES = re.compile(r"ids|(.*[_ .-])?(id|key)|node([_ ]?(id|name))?|name", re.IGNORECASE)
 
 
 @dataclass
@@ -53,7 +58,8 @@ def graph_of(
     Args:
         given: see above.
         ids: [N], instead of those that `given` has.
-        labels: [N] whole numbers or text, instead of those that `given` has; None, NaN, -1 or "" where unknown.
+        labels: [N] whole numbers or text, instead of those that `given` has; None, NaN, -1 or "" where unknown. Or a
+            mapping or a Series of pandas by id; nodes that it does not name have none.
         directed: whether an edge counts in one direction only; none: as a networkx graph says, else false.
 
     Raises:
@@ -66,7 +72,8 @@ def graph_of(
     parts = _parts_of(given)
     known = Ids.of(parts.ids if ids is None else ids)
     found = parts.labels if labels is None else labels
-    y, classes = (None, None) if found is None else encode_labels(stored_labels(found))
+    of_nodes = by_id(found)
+    y, classes = (None, None) if found is None or of_nodes is not None else encode_labels(stored_labels(found))
     graph = Graph.from_edges(
         _array(parts.edge_index),
         _features(parts.x),
@@ -79,7 +86,43 @@ def graph_of(
         directed=parts.directed if directed is None else directed,
         notes=parts.notes,
     )
+    if of_nodes is not None:
+        graph = _labelled(graph, of_nodes)
     return graph, graph.ids if known is None else known.given
+
+
+def _labelled(graph: Graph, labels: Mapping[Any, Any]) -> Graph:
+    """With labels by id.
+
+    Raises:
+        InvalidInput: an id is not a node's.
+    """
+    nodes = list(labels)
+    missing = first_missing(_objects(nodes))
+    if missing is not None:
+        raise InvalidInput(f"labels: the id in place {missing} is missing. Fill it in, or leave its label out.")
+    rows = find(graph.ids, _objects(nodes))
+    if (rows < 0).any():
+        wrong = nodes[int((rows < 0).argmax())]
+        raise InvalidInput(
+            f"labels: there is no node with the id {wrong!r}; ids here look like {graph.ids[0].item()!r}. "
+            "Give labels by id, or a list or array with one per node in order."
+        )
+    values = _objects([None] * graph.num_nodes)
+    values[rows] = _objects(list(labels.values()))
+    numbers, classes = encode_labels(stored_labels(values))
+    return replace(graph, y=torch.from_numpy(numbers), classes=classes)
+
+
+def feature_names(given: Any) -> tuple[Any, ...] | None:
+    """Names of the features of a graph in memory, where they have any: columns of a frame of nodes."""
+    pair = isinstance(given, tuple | list) and len(given) == 2 and is_frame(given[0])
+    return tuple(feature_columns(given[0])) or None if pair else None
+
+
+def feature_columns(nodes: Any) -> list[str]:
+    """Columns of a frame of nodes that are features: all others."""
+    return [name for name in frame_columns(nodes) if name not in ("id", "label")]
 
 
 def is_frame(thing: Any) -> bool:
@@ -111,17 +154,32 @@ def node_table(frame: Any) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[n
         ids = column(frame, "id")
     elif hasattr(frame, "index") and hasattr(frame, "iloc"):
         ids = np.asarray(frame.index)
+        other = next((name for name in names if _NAMES_NODES.fullmatch(str(name))), None)
+        if other is not None and ids.dtype.kind in "iu" and np.array_equal(ids, np.arange(len(ids))):
+            raise InvalidInput(
+                f'nodes: there is no column "id", and "{other}" looks like one. Rename it, or call '
+                f'set_index("{other}"); another name if it is a feature.'
+            )
     else:
         raise InvalidInput(f'nodes: there is no column "id", only {_listed(names)}. Rename the column with the ids.')
+    index = next((name for name in names if _INDEX.fullmatch(str(name))), None)
+    if index is not None:
+        raise InvalidInput(
+            f'nodes: column "{index}" looks like the index that pandas writes. Drop it, or name it if it is a feature.'
+        )
     labels = column(frame, "label") if "label" in names else None
-    features = {name: column(frame, name) for name in names if name not in ("id", "label")}
+    features = {name: column(frame, name) for name in feature_columns(frame)}
     wrong = [name for name, values in features.items() if values.dtype.kind not in "biuf"]
     if wrong:
         raise InvalidInput(
             f"nodes: column{'s' * (len(wrong) > 1)} {_listed(wrong)} hold{'s' * (len(wrong) == 1)} no plain numbers. "
             "Every column but id and label is a feature: leave such columns out, or turn them into numbers."
         )
-    return ids, labels, np.stack(list(features.values()), 1).astype(np.float32) if features else None
+    return ids, labels, _stacked(list(features.values()))
+
+
+def _stacked(columns: list[NDArray[Any]]) -> NDArray[np.float32] | None:
+    return np.stack(columns, 1, dtype=np.float32, casting="unsafe") if columns else None
 
 
 def edge_table(frame: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
@@ -156,7 +214,10 @@ def _parts_of(given: Any) -> _Parts:
         return _of_matrix(given, None)
     if _is_numbers(given):
         return _Parts(given)
-    what = f"a {type(given).__name__}" + (f" of {len(given)}" if isinstance(given, tuple | list) else "")
+    kind = type(given).__name__
+    what = f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}" + (
+        f" of {len(given)}" if isinstance(given, tuple | list) else ""
+    )
     raise InvalidInput(f"a graph was expected, and this is {what}. Give {_KINDS}.")
 
 
@@ -210,6 +271,9 @@ def _of_frames(nodes: Any, edges: Any) -> _Parts:
     assert known is not None
     ends = []
     for name, column_ in (("source", source), ("target", target)):
+        missing = first_missing(column_)
+        if missing is not None:
+            raise InvalidInput(f"edges, row {missing}: {name} is missing. Fill it in, or leave the edge out.")
         row = find(known.stored, column_)
         if (row < 0).any():
             at = int((row < 0).argmax())
