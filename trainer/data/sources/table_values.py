@@ -22,6 +22,7 @@ COLUMNS_AT_ONCE = 16_384  # converted from CSV: each takes some 10 KB meanwhile,
 TEXTS_AT_ONCE = 256  # columns of numbers held as text
 GAPS = pa.array(pacsv.ConvertOptions().null_values)
 _TRUE, _FALSE = "(?i)^true$", "(?i)^false$"
+_DECIMAL_COMMA = r"^(-?\d*),(\d+(?:[eE][+-]?\d+)?)$"  # "-0,25", ",5", and "1,5e-07" as pandas writes small ones
 
 
 class BadValues(Exception):
@@ -83,7 +84,7 @@ def plain_numbers(column: pa.ChunkedArray, separator: str) -> pa.ChunkedArray:
     plain = pc.if_else(pc.is_in(plain, value_set=GAPS), None, plain)
     for pattern, number in ((_TRUE, "1"), (_FALSE, "0")):
         plain = pc.replace_substring_regex(plain, pattern, number)
-    return pc.replace_substring_regex(plain, r"^(-?\d+),(\d+)$", r"\1.\2") if separator == ";" else plain
+    return pc.replace_substring_regex(plain, _DECIMAL_COMMA, r"\1.\2") if separator == ";" else plain
 
 
 def _numbers(table: TableFile, lines: bytes | None, names: list[str]) -> Columns:

@@ -54,6 +54,16 @@ def test_decimal_commas_where_semicolons_separate(load):
     assert load("id;f\na;1,5\nb;-0,25\nc;2\n", "source;target\na;b\n").x.tolist() == [[1.5], [-0.25], [2]]
 
 
+def test_decimal_commas_with_exponents_or_without_a_leading_digit(load):
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "f": [1.5e-7, -2.25, 1e-12]})
+    nodes = frame.to_csv(index=False, sep=";", decimal=",")
+    assert "1,5e-07" in nodes
+    edges = "source;target;weight\na;b;,5\nb;c;1,5E+1\n"
+    graph = load(nodes, edges)
+    assert graph.x.flatten().tolist() == frame["f"].to_numpy(dtype=np.float32).tolist()
+    assert sorted(graph.weight.tolist()) == [0.5, 0.5, 15, 15]
+
+
 def test_a_damaged_archive_is_refused(load):
     content = gzip.compress(NODES.encode() * 50)
     with pytest.raises(InvalidInput, match=r"nodes\.csv\.gz: cannot be read"):
