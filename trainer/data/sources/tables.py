@@ -92,8 +92,8 @@ def open_tables(spec: FilesSpec) -> Tables:
     Raises:
         InvalidInput: a file that is no table, or a column that is missing.
     """
-    nodes = TableFile.open(Path(spec.nodes or ""), "nodes")
-    edges = TableFile.open(Path(spec.edges or ""), "edges")
+    nodes = TableFile.open(Path(spec.nodes or ""), "nodes", [spec.id_column])
+    edges = TableFile.open(Path(spec.edges or ""), "edges", [spec.source_column, spec.target_column])
     nodes.require(spec.id_column, "id_column")
     edges.require(spec.source_column, "source_column")
     edges.require(spec.target_column, "target_column")
