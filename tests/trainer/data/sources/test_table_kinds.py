@@ -155,14 +155,33 @@ def test_columns_can_be_ignored_or_named(load):
     nodes = "id,name,f1,f2\na,Ann,1,2\nb,Bob,3,4\nc,Cid,5,6\n"
     assert load(nodes, ignore_columns=("name",)).x.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert load(nodes, feature_columns=("f2",)).x.tolist() == [[2], [4], [6]]
-    assert load(nodes, feature_columns=("f2", "f1"), ignore_columns=("f1",)).x.tolist() == [[2], [4], [6]]
+    assert load(nodes, feature_columns=("f2",), ignore_columns=("name",)).x.tolist() == [[2], [4], [6]]
     for options, says in [
         ({"ignore_columns": ("nam",)}, 'no column "nam".*data.files.ignore_columns'),
         ({"feature_columns": ("id",)}, '"id" is the column of ids'),
+        ({"ignore_columns": ("id", "name")}, 'ignore_columns: "id" is the column of ids'),
+        (
+            {"feature_columns": ("f2", "f1"), "ignore_columns": ("f1",)},
+            '"f1" is in both feature_columns and ignore_col',
+        ),
+        ({"feature_columns": ("f1",), "ignore_columns": ("f1",)}, '"f1" is in both'),
         ({"ignore_columns": ("name", "f1", "f2")}, "no feature columns"),
     ]:
         with pytest.raises(InvalidInput, match=says):
             load(nodes, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"label_column": "label"}, {"feature_columns": ("f1", "f2")}])
+def test_labels_that_are_ignored_are_not_read(load, options):
+    graph = load(NODES, ignore_columns=("label",), **options)
+    assert (graph.y, graph.classes) == (None, ())
+    assert graph.x.tolist() == [[1, 2.5], [3, 4], [5, 6]]
+
+
+def test_thousands_of_named_columns_are_found(load):
+    names = [f"f{number}" for number in range(10_000)]
+    nodes = f"id,other,{','.join(names)}\n" + "".join(f"{row},no{',1' * 10_000}\n" for row in "ab")
+    assert load(nodes, "source,target\na,b\n", feature_columns=tuple(names[::-1])).num_features == 10_000
 
 
 def test_the_index_of_pandas_is_never_a_feature(load, tmp_path: Path, load_both):
