@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,8 +36,8 @@ class TableFile:
     widths: Mapping[str, int] = field(default_factory=dict)  # how many numbers each list of a Parquet column holds
 
     @classmethod
-    def open(cls, path: Path, key: str) -> TableFile:
-        """Read the header.  key: the spec's field, for the message.
+    def open(cls, path: Path, key: str, names: Collection[str] = ()) -> TableFile:
+        """Read the header.  key: the spec's field, for the message; names: columns that must be there, see `require`.
 
         Raises:
             InvalidInput: no such file, another ending, no header, or a column name twice.
@@ -49,11 +49,13 @@ class TableFile:
         if not path.is_file():
             raise InvalidInput(f"{path}: no such file. Check data.files.{key}.")
         try:
-            names, separator = (tuple(pq.read_schema(path).names), ",") if _is_parquet(path) else read_header(path)
-        except (OSError, EOFError, pa.ArrowException, csv.Error) as error:
+            columns, separator = (
+                (tuple(pq.read_schema(path).names), ",") if _is_parquet(path) else read_header(path, names)
+            )
+        except (OSError, pa.ArrowException, csv.Error) as error:
             raise InvalidInput(f"{path}: cannot be read ({error}). Save it as UTF-8 CSV or as Parquet.") from error
-        _check_names(path, names)
-        return cls(path, names, separator=separator)
+        _check_names(path, columns)
+        return cls(path, columns, separator=separator)
 
     @property
     def typed(self) -> bool:

@@ -1,7 +1,7 @@
 """The bytes of a CSV file by whole lines, also where it is compressed, and what separates its values.
 
-A separator is believed if the first row has as many values as the header has names; of several, the one that gives the
-most.
+A separator is believed if it makes columns of all names that must be there, then if the first row has as many values as
+the header has names; of several, the one that gives the most.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -22,19 +24,40 @@ HEADER_CHARACTERS = 8 << 20  # of a CSV file's first row: 128 for each of MAX_CO
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 
 
-def open_lines(path: Path) -> BinaryIO:
-    """The file as bytes, unpacked if its name ends in .gz."""
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.suffix.lower() == ".gz" else path.open("rb")
-
-
-def read_header(path: Path) -> tuple[tuple[str, ...], str]:
-    """Names of the columns of a CSV file, none if it is empty, and the separator.
+@contextmanager
+def open_lines(path: Path) -> Iterator[BinaryIO]:
+    """The file as bytes, unpacked if its name ends in .gz.
 
     Raises:
-        InvalidInput: the first row is too long to be one.
-        OSError, EOFError, csv.Error: it cannot be read.
+        InvalidInput: what is read of it turns out to be damaged.
     """
-    with io.TextIOWrapper(open_lines(path), newline="", encoding="utf-8-sig", errors="replace") as file:
+    if not is_packed(path):
+        with path.open("rb") as file:
+            yield file
+        return
+    try:
+        with gzip.open(path, "rb") as packed:
+            yield cast("BinaryIO", packed)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InvalidInput(f"{path}: is a damaged gzip file ({error}). Compress it anew.") from error
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the name says that the file is compressed."""
+    return path.suffix.lower() == ".gz"
+
+
+def read_header(path: Path, required: Collection[str] = ()) -> tuple[tuple[str, ...], str]:
+    """Names of the columns of a CSV file, none if it is empty, and the separator.  required: names that must be there.
+
+    Raises:
+        InvalidInput: the first row is too long to be one, or the file is a damaged archive.
+        OSError, csv.Error: it cannot be read.
+    """
+    with (
+        open_lines(path) as lines,
+        io.TextIOWrapper(cast("io.BufferedIOBase", lines), newline="", encoding="utf-8-sig", errors="replace") as file,
+    ):
         header = _next_line(file)
         if len(header) > HEADER_CHARACTERS:
             raise InvalidInput(
@@ -42,7 +65,7 @@ def read_header(path: Path) -> tuple[tuple[str, ...], str]:
                 "Check that lines end, or give fewer columns with shorter names."
             )
         row = _next_line(file)
-    separator = _separator(header, row if len(row) <= HEADER_CHARACTERS else "")
+    separator = _separator(header, row if len(row) <= HEADER_CHARACTERS else "", required)
     return tuple(_values(header, separator)), separator
 
 
@@ -54,11 +77,20 @@ def _next_line(file: io.TextIOWrapper) -> str:
     return ""
 
 
-def _separator(header: str, row: str) -> str:
-    widths = {mark: len(_values(header, mark)) for mark in SEPARATORS if mark in header}
-    likely = {mark: width for mark, width in widths.items() if width > 1}
-    fitting = {mark: width for mark, width in likely.items() if row and len(_values(row, mark)) == width}
+def _separator(header: str, row: str, required: Collection[str]) -> str:
+    found = {mark: _values_if_read(header, mark) for mark in SEPARATORS if mark in header}
+    likely = {mark: names for mark, names in found.items() if len(names) > 1}
+    likely = {mark: names for mark, names in likely.items() if set(required) <= set(names)} or likely
+    fitting = {mark: len(names) for mark, names in likely.items() if len(_values_if_read(row, mark)) == len(names)}
     return max(fitting, key=lambda mark: fitting[mark]) if fitting else next(iter(likely), ",")
+
+
+def _values_if_read(line: str, separator: str) -> list[str]:
+    """None where a value is longer than `csv` reads: pyarrow, which reads the table, takes longer ones."""
+    try:
+        return _values(line, separator)
+    except csv.Error:
+        return []
 
 
 def _values(line: str, separator: str) -> list[str]:

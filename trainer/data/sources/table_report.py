@@ -93,7 +93,7 @@ def explain(table: TableFile, text: list[str], numbers: list[str]) -> InvalidInp
             or _of_csv(table, numbers).error(table)
             or table.unreadable(ValueError("it changed while it was read"))
         )
-    except (OSError, EOFError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException) as error:
         return table.unreadable(error)
 
 

@@ -8,6 +8,7 @@ all there is to mend.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +17,13 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from trainer.data.sources.table_file import Columns, TableFile, is_number
-from trainer.data.sources.table_lines import BLOCK_BYTES
+from trainer.data.sources.table_lines import BLOCK_BYTES, is_packed, open_lines
 
 COLUMNS_AT_ONCE = 16_384  # converted from CSV: each takes some 10 KB meanwhile, and pyarrow aborts where it finds none
 TEXTS_AT_ONCE = 256  # columns of numbers held as text
 GAPS = pa.array(pacsv.ConvertOptions().null_values)
 _TRUE, _FALSE = "(?i)^true$", "(?i)^false$"
+_DECIMAL_COMMA = r"^(-?\d*),(\d+(?:[eE][+-]?\d+)?)$"  # "-0,25", ",5", and "1,5e-07" as pandas writes small ones
 
 
 class BadValues(Exception):
@@ -54,7 +56,7 @@ def parse_csv(table: TableFile, lines: bytes | None, text: list[str], numbers: l
             found |= _numbers(table, lines, some)
     except pa.ArrowInvalid as error:
         raise BadValues from error
-    except (OSError, EOFError) as error:
+    except OSError as error:
         raise table.unreadable(error) from error
     _check_finite(found[name] for name in numbers)
     return found
@@ -64,12 +66,25 @@ def csv_columns(table: TableFile, lines: bytes | None, types: Mapping[str, Any],
     """The columns that `types` names. A parallel reader, so its errors do not know where they are."""
     names = None if lines is None else list(table.columns)
     size = BLOCK_BYTES if lines is None else len(lines) + 1  # pyarrow sets aside several times as much
-    return pacsv.read_csv(
-        table.path if lines is None else pa.BufferReader(lines),
-        read_options=pacsv.ReadOptions(column_names=names, use_threads=not parsing, block_size=size),
-        parse_options=pacsv.ParseOptions(delimiter=table.separator, **parsing),
-        convert_options=pacsv.ConvertOptions(column_types=types, include_columns=list(types)),
-    )
+    with _source(table, lines) as source:
+        return pacsv.read_csv(
+            source,
+            read_options=pacsv.ReadOptions(column_names=names, use_threads=not parsing, block_size=size),
+            parse_options=pacsv.ParseOptions(delimiter=table.separator, **parsing),
+            convert_options=pacsv.ConvertOptions(column_types=types, include_columns=list(types)),
+        )
+
+
+@contextmanager
+def _source(table: TableFile, lines: bytes | None) -> Iterator[Any]:
+    """What pyarrow reads. It would unpack by itself, but not from a name in capitals, and with errors of its own."""
+    if lines is not None:
+        yield pa.BufferReader(lines)
+    elif is_packed(table.path):
+        with open_lines(table.path) as file:
+            yield file
+    else:
+        yield table.path
 
 
 def as_numbers(column: pa.ChunkedArray, separator: str) -> pa.ChunkedArray:
@@ -83,7 +98,7 @@ def plain_numbers(column: pa.ChunkedArray, separator: str) -> pa.ChunkedArray:
     plain = pc.if_else(pc.is_in(plain, value_set=GAPS), None, plain)
     for pattern, number in ((_TRUE, "1"), (_FALSE, "0")):
         plain = pc.replace_substring_regex(plain, pattern, number)
-    return pc.replace_substring_regex(plain, r"^(-?\d+),(\d+)$", r"\1.\2") if separator == ";" else plain
+    return pc.replace_substring_regex(plain, _DECIMAL_COMMA, r"\1.\2") if separator == ";" else plain
 
 
 def _numbers(table: TableFile, lines: bytes | None, names: list[str]) -> Columns:

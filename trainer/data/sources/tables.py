@@ -9,7 +9,7 @@ written as one ("7", but not "07" or "7.0"), else text. Empty labels and the int
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,31 +92,54 @@ def open_tables(spec: FilesSpec) -> Tables:
     Raises:
         InvalidInput: a file that is no table, or a column that is missing.
     """
-    nodes = TableFile.open(Path(spec.nodes or ""), "nodes")
-    edges = TableFile.open(Path(spec.edges or ""), "edges")
+    nodes = TableFile.open(Path(spec.nodes or ""), "nodes", [spec.id_column])
+    edges = TableFile.open(Path(spec.edges or ""), "edges", [spec.source_column, spec.target_column])
     nodes.require(spec.id_column, "id_column")
     edges.require(spec.source_column, "source_column")
     edges.require(spec.target_column, "target_column")
+    ignored = _ignored(nodes, spec)
     label = _optional(nodes, spec.label_column, "label_column")
+    label = None if label in ignored else label
     weight = _optional(edges, spec.weight_column, "weight_column")
     text = [spec.id_column] if label in (None, spec.id_column) else [spec.id_column, str(label)]
-    features = _feature_columns(nodes, text, spec)
+    features = _feature_columns(nodes, text, ignored, spec)
     return Tables(with_widths(nodes, features), edges, text, features, label, weight)
 
 
-def _feature_columns(nodes: TableFile, text: list[str], spec: FilesSpec) -> list[str]:
-    """Those that are named or, if none are, all that mean nothing else; less those that are to be ignored."""
-    for name in (*(spec.feature_columns or ()), *(spec.ignore_columns or ())):
-        nodes.require(name, "feature_columns" if name in (spec.feature_columns or ()) else "ignore_columns")
-        if name in text and name in (spec.feature_columns or ()):
-            raise InvalidInput(f'data.files.feature_columns: "{name}" is the column of ids or of labels. Leave it out.')
+def _ignored(nodes: TableFile, spec: FilesSpec) -> set[str]:
     ignored = set(spec.ignore_columns or ())
-    if spec.feature_columns is not None:
-        features = [name for name in nodes.columns if name in set(spec.feature_columns) - ignored]
-    else:
+    _require_all(nodes, spec.ignore_columns or (), "ignore_columns")
+    if spec.id_column in ignored:
+        raise InvalidInput(
+            f'data.files.ignore_columns: "{spec.id_column}" is the column of ids and cannot be ignored. Leave it out.'
+        )
+    return ignored
+
+
+def _feature_columns(nodes: TableFile, text: list[str], ignored: set[str], spec: FilesSpec) -> list[str]:
+    """Those that are named or, if none are, all that mean nothing else and are not ignored."""
+    if spec.feature_columns is None:
         features = [name for name in nodes.columns if name not in text and name not in ignored]
         _refuse_index(nodes, features)
-    return features
+        return features
+    _require_all(nodes, spec.feature_columns, "feature_columns")
+    for name in spec.feature_columns:
+        if name in ignored:
+            raise InvalidInput(
+                f'data.files: "{name}" is in both feature_columns and ignore_columns. Remove it from one of them.'
+            )
+        if name in text:
+            raise InvalidInput(f'data.files.feature_columns: "{name}" is the column of ids or of labels. Leave it out.')
+    named = set(spec.feature_columns)
+    return [name for name in nodes.columns if name in named]
+
+
+def _require_all(nodes: TableFile, names: Sequence[str], key: str) -> None:
+    """As `TableFile.require` for thousands of names."""
+    present = set(nodes.columns)
+    for name in names:
+        if name not in present:
+            nodes.require(name, key)
 
 
 def _refuse_index(nodes: TableFile, features: list[str]) -> None:

@@ -34,11 +34,12 @@ def load(tmp_path: Path, load_both):
         (",", ("nodes.CSV", "edges.csv")), (";", ("nodes.csv", "edges.csv")), ("|", ("nodes.csv", "edges.csv")),
         ("\t", ("nodes.tsv", "edges.tsv")), ("\t", ("nodes.csv", "edges.csv")),
         (",", ("nodes.csv.gz", "edges.csv.gz")), ("\t", ("nodes.tsv.gz", "edges.csv")),
+        ("\t", ("nodes.TSV.GZ", "edges.csv")),
     ],
 )  # fmt: skip
 def test_every_separator_and_compression_gives_the_same_graph(load, mark, names):
     contents = [
-        (gzip.compress(text.encode()) if name.endswith(".gz") else text)
+        (gzip.compress(text.encode()) if name.lower().endswith(".gz") else text)
         for name, text in zip(names, (NODES.replace(",", mark), EDGES.replace(",", mark)), strict=True)
     ]
     graph = load(*contents, names=names)
@@ -50,14 +51,70 @@ def test_separators_inside_of_names_and_values_do_not_mislead(load):
     assert graph.x.tolist() == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_text_longer_than_csv_reads_does_not_matter_where_it_is_not_read(load, pack):
+    nodes = f"id,abstract,f\na,{'x' * 200_000},1\nb,y|z,2\n".encode()
+    names = ("nodes.csv.gz", "edges.csv") if pack else ("nodes.csv", "edges.csv")
+    content = gzip.compress(nodes) if pack else nodes
+    graph = load(content, "source,target\na,b\n", names=names, ignore_columns=("abstract",))
+    assert graph.x.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    "nodes, edges, features",
+    [
+        ("id,f,genre a|b|c|d\n1,1,x|y|z|w\n2,3,p|q|r|s\n", "source,target\n1,2\n", ("f",)),
+        ("id;Höhe, m\n1;1,83\n2;3\n", "source;target\n1;2\n", ("Höhe, m",)),
+        ("id,f\n1,1\n2,3\n", "a;b;c;d,source,target\nx;y;z;w,1,2\n", ("f",)),
+    ],
+)
+def test_columns_that_must_be_there_decide_what_separates(load, nodes, edges, features):
+    graph = load(nodes, edges, feature_columns=features)
+    assert graph.num_nodes == 2
+    assert graph.num_edges == 2
+    assert graph.x[1].tolist() == [3]
+
+
 def test_decimal_commas_where_semicolons_separate(load):
     assert load("id;f\na;1,5\nb;-0,25\nc;2\n", "source;target\na;b\n").x.tolist() == [[1.5], [-0.25], [2]]
 
 
+def test_decimal_commas_with_exponents_or_without_a_leading_digit(load):
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "f": [1.5e-7, -2.25, 1e-12]})
+    nodes = frame.to_csv(index=False, sep=";", decimal=",")
+    assert "1,5e-07" in nodes
+    edges = "source;target;weight\na;b;,5\nb;c;1,5E+1\n"
+    graph = load(nodes, edges)
+    assert graph.x.flatten().tolist() == frame["f"].to_numpy(dtype=np.float32).tolist()
+    assert sorted(graph.weight.tolist()) == [0.5, 0.5, 15, 15]
+
+
 def test_a_damaged_archive_is_refused(load):
     content = gzip.compress(NODES.encode() * 50)
-    with pytest.raises(InvalidInput, match=r"nodes\.csv\.gz: cannot be read"):
+    with pytest.raises(InvalidInput, match=r"nodes\.csv\.gz: is a damaged gzip file \(.+\)\. Compress it anew\."):
         load(content[:-30], names=("nodes.csv.gz", "edges.csv"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "checksum", "no gzip"])
+@pytest.mark.parametrize("which", ["nodes", "edges"])
+def test_an_archive_damaged_behind_its_header_is_refused(load, damage, which):
+    good = "source,target,weight\n" if which == "edges" else "id,f1,f2\n"
+    rows = np.random.default_rng(0).random(9_000)
+    text = good + "".join(
+        f"a,b,{row}\n" if which == "edges" else f"{number},{row},1\n" for number, row in enumerate(rows)
+    )
+    content = gzip.compress(text.encode())
+    half = len(content) // 2
+    content = {
+        "cut": content[:half],
+        "changed": content[:half] + bytes(200) + content[half + 200 :],
+        "checksum": content[:-8] + b"12345678",
+        "no gzip": text.encode(),
+    }[damage]
+    tables = {"nodes": NODES, "edges": EDGES} | {which: content}
+    names = tuple(f"{key}.csv" + ".gz" * (key == which) for key in tables)
+    with pytest.raises(InvalidInput, match=rf"{which}\.csv\.gz: is a damaged gzip file \(.+\)\. Compress it anew\."):
+        load(*tables.values(), names=names)
 
 
 def test_truth_values_in_csv_are_numbers(load):
@@ -98,14 +155,33 @@ def test_columns_can_be_ignored_or_named(load):
     nodes = "id,name,f1,f2\na,Ann,1,2\nb,Bob,3,4\nc,Cid,5,6\n"
     assert load(nodes, ignore_columns=("name",)).x.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert load(nodes, feature_columns=("f2",)).x.tolist() == [[2], [4], [6]]
-    assert load(nodes, feature_columns=("f2", "f1"), ignore_columns=("f1",)).x.tolist() == [[2], [4], [6]]
+    assert load(nodes, feature_columns=("f2",), ignore_columns=("name",)).x.tolist() == [[2], [4], [6]]
     for options, says in [
         ({"ignore_columns": ("nam",)}, 'no column "nam".*data.files.ignore_columns'),
         ({"feature_columns": ("id",)}, '"id" is the column of ids'),
+        ({"ignore_columns": ("id", "name")}, 'ignore_columns: "id" is the column of ids'),
+        (
+            {"feature_columns": ("f2", "f1"), "ignore_columns": ("f1",)},
+            '"f1" is in both feature_columns and ignore_col',
+        ),
+        ({"feature_columns": ("f1",), "ignore_columns": ("f1",)}, '"f1" is in both'),
         ({"ignore_columns": ("name", "f1", "f2")}, "no feature columns"),
     ]:
         with pytest.raises(InvalidInput, match=says):
             load(nodes, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"label_column": "label"}, {"feature_columns": ("f1", "f2")}])
+def test_labels_that_are_ignored_are_not_read(load, options):
+    graph = load(NODES, ignore_columns=("label",), **options)
+    assert (graph.y, graph.classes) == (None, ())
+    assert graph.x.tolist() == [[1, 2.5], [3, 4], [5, 6]]
+
+
+def test_thousands_of_named_columns_are_found(load):
+    names = [f"f{number}" for number in range(10_000)]
+    nodes = f"id,other,{','.join(names)}\n" + "".join(f"{row},no{',1' * 10_000}\n" for row in "ab")
+    assert load(nodes, "source,target\na,b\n", feature_columns=tuple(names[::-1])).num_features == 10_000
 
 
 def test_the_index_of_pandas_is_never_a_feature(load, tmp_path: Path, load_both):
