@@ -125,8 +125,10 @@ def _plan_and_train(
         try:
             with translated_failures(), products.using(plan.products):
                 if alone:
-                    asked = lambda: "cancel" if stop.is_set() else None  # noqa: E731
-                    train(run, plan, graph, device, Team.solo(), relay, asked, stages)
+                    train(
+                        run, plan, graph, device, Team.solo(), relay, lambda: "cancel" if stop.is_set() else None,
+                        stages,
+                    )  # fmt: skip
                 else:
                     from trainer.parallel.ray_train import fit_parallel
 

@@ -63,7 +63,7 @@ def stored_ids(given: NDArray[Any]) -> NDArray[Any]:
     if given.dtype.kind in "iU":
         return given
     if given.dtype.kind == "u":  # Graph refuses those beyond 63 bits
-        return given.astype(np.int64) if not len(given) or given.max() <= _LARGEST else given
+        return given.astype(np.int64) if not len(given) or int(given.max()) <= _LARGEST else given
     missing = first_missing(given)
     if missing is not None:
         raise InvalidInput(f"ids: that of node {missing} is missing. Fill it in, or remove the node.")
@@ -87,7 +87,7 @@ def _is_empty(value: Any) -> bool:
 def _is_whole(value: Any) -> bool:
     """Whether it is a whole number that int64 holds; a float only where each of its neighbours is another number."""
     if isinstance(value, float | np.floating):
-        return bool(abs(value) < _EXACT and value == int(value))
+        return abs(float(value)) < _EXACT and float(value).is_integer()
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and -_LARGEST <= int(value) <= _LARGEST
 
 
