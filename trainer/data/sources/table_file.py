@@ -132,7 +132,7 @@ def with_widths(table: TableFile, names: Sequence[str]) -> TableFile:
                 if pa.types.is_fixed_size_list(kind) and is_numbers(kind):
                     widths[name] = kind.list_size
                 elif is_numbers(kind):
-                    widths[name] = _first_length(file, name)
+                    widths[name] = first_list(file, name)[1]
     except (OSError, pa.ArrowException) as error:
         raise table.unreadable(error) from error
     empty = [name for name, width in widths.items() if width < 1]
@@ -150,12 +150,15 @@ def with_widths(table: TableFile, names: Sequence[str]) -> TableFile:
     return replace(table, widths=widths)
 
 
-def _first_length(file: pq.ParquetFile, name: str) -> int:
+def first_list(file: pq.ParquetFile, name: str) -> tuple[int, int]:
+    """Record and length of the first list that is neither missing nor empty; 0 and 0 if there is none."""
+    start = 0
     for batch in file.iter_batches(batch_size=64, columns=[name]):
-        for value in batch.column(0):
-            if value.is_valid:
-                return len(value)
-    return 0
+        for index, value in enumerate(batch.column(0)):
+            if value.is_valid and len(value):
+                return start + index, len(value)
+        start += len(batch)
+    return 0, 0
 
 
 def _is_parquet(path: Path) -> bool:

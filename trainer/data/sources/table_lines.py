@@ -56,7 +56,7 @@ def read_header(path: Path, required: Collection[str] = ()) -> tuple[tuple[str, 
     """
     with (
         open_lines(path) as lines,
-        io.TextIOWrapper(cast("io.BufferedIOBase", lines), newline="", encoding="utf-8-sig", errors="replace") as file,
+        io.TextIOWrapper(lines, newline="", encoding="utf-8-sig", errors="replace") as file,
     ):
         header = _next_line(file)
         if len(header) > HEADER_CHARACTERS:

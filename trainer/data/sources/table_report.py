@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trainer.data.sources.table_file import TableFile, is_number
+from trainer.data.sources.table_file import TableFile, first_list, is_number
 from trainer.data.sources.table_lines import BLOCK_BYTES, SEPARATORS, whole_lines
 from trainer.data.sources.table_values import (
     TEXTS_AT_ONCE,
@@ -242,7 +243,13 @@ def _of_parquet(table: TableFile, numbers: list[str]) -> _Report:
         schema = file.schema_arrow
         for name in numbers:
             kind = schema.field(name).type
-            judge = _judge_lists if name in table.widths else _judge_column if is_number(kind) else _judge_foreign
+            judge = (
+                _list_judge(file, name)
+                if name in table.widths
+                else _judge_column
+                if is_number(kind)
+                else _judge_foreign
+            )
             start = 0
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[name]):
                 judge(report, table, name, batch.column(0), start)
@@ -267,20 +274,39 @@ def _judge_column(report: _Report, table: TableFile, name: str, column: pa.Array
     _judge_numbers(report, name, numbers, column, finite, none, start)
 
 
-def _judge_lists(report: _Report, table: TableFile, name: str, column: pa.Array, start: int) -> None:
+def _list_judge(file: pq.ParquetFile, name: str) -> Callable[..., None]:
+    """`_judge_lists`, knowing which row all others must be as long as."""
+    return partial(_judge_lists, first=first_list(file, name)[0])
+
+
+def _judge_lists(report: _Report, table: TableFile, name: str, column: pa.Array, start: int, *, first: int) -> None:
     width = table.widths[name]
-    length = pc.list_value_length(column)
-    wrong = pc.not_equal(pc.fill_null(length, -1), width)
-    report.add(
-        "length", name, wrong,
-        lambda index: f"holds {length[index].as_py() or 'no'} numbers, and {width} in the first row", start,
-    )  # fmt: skip
+    length = pc.if_else(column.is_valid(), pc.list_value_length(column), 0)
+    wrong = pc.not_equal(length, width)
+
+    def other_length(index: int) -> str:
+        count = length[index].as_py()
+        row = table.rows([first])[0]
+        return f"holds {count or 'no'} number{'s' * (count != 1)}, but row {row} holds {width}"
+
+    report.add("length", name, wrong, other_length, start)
     good = pc.indices_nonzero(pc.invert(wrong))
-    values = float32(pc.list_flatten(column.take(good)))
-    finite = pc.fill_null(pc.is_finite(values), False)
-    at = pc.unique(pc.divide(pc.indices_nonzero(pc.invert(finite)), width))
-    bad = pc.is_in(pa.array(np.arange(len(column))), value_set=good.take(at).cast(pa.int64()))
-    report.add("gap", name, bad, lambda index: "holds a number that is missing or not finite", start)
+    written = pc.list_flatten(column.take(good))
+    finite = pc.fill_null(pc.is_finite(float32(written)), False)
+    real = pc.fill_null(pc.is_finite(written), False) if pa.types.is_floating(written.type) else written.is_valid()
+    overflow, gap = pc.and_not(real, finite), pc.invert(real)
+
+    def rows_of(values: pa.Array) -> pa.Array:
+        at = pc.unique(pc.divide(pc.indices_nonzero(values), width))
+        return pc.is_in(pa.array(np.arange(len(column))), value_set=good.take(at).cast(pa.int64()))
+
+    def overflowing(index: int) -> str:
+        values = pc.filter(column[index].values, pc.is_inf(float32(column[index].values)))
+        value = next(value for value in values if np.isfinite(float(value.as_py())))
+        return f'overflows: it holds "{str(value)[:60]}"'
+
+    report.add("overflow", name, rows_of(overflow), overflowing, start)
+    report.add("gap", name, rows_of(gap), lambda index: "holds a number that is missing or not finite", start)
 
 
 def _first_failure(column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], Any]) -> int | None:

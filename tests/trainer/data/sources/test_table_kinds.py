@@ -137,7 +137,9 @@ def test_lists_of_numbers_are_features(tmp_path: Path, load_both, kind, columns)
 @pytest.mark.parametrize(
     "column, says",
     [
-        ([[1.0, 2.0], [1.0], None, [3.0, 4.0]], 'row 3: column "v" holds 1 numbers, and 2 in the first row'),
+        ([[1.0, 2.0], [1.0], None, [3.0, 4.0]], 'row 3: column "v" holds 1 number, but row 2 holds 2'),
+        ([[], None, [1.0, 2.0], [3.0, 4.0]], 'row 2: column "v" holds no numbers, but row 4 holds 2.*rows 2, 3'),
+        ([[1.0, 2.0], [1.0, 1e60], [None, 1.0], [3.0, 4.0]], 'row 3: column "v" overflows: it holds "1e'),
         ([[1.0, 2.0], [1.0, None], [0.0, 0.0], [3.0, float("inf")]], 'row 3: .* missing or not finite.*rows 3, 5'),
         ([[], [], [], []], 'the lists of column "v" are empty'),
     ],
