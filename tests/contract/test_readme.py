@@ -58,7 +58,7 @@ def service(desk: Path, environment: dict[str, str]) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_two_tables_to_neighbours_by_their_own_ids(desk: Path, environment: dict[str, str], service: None):
-    tables, client = (block.text for block in PAGE.blocks("python"))
+    tables, client, notebook = (block.text for block in PAGE.blocks("python"))
     _, _, lookups, alone = (block.text for block in PAGE.blocks("sh"))
     run(["python", "-c", tables], desk, environment)
     said = run(["bash", "-ec", lookups], desk, environment)
@@ -67,6 +67,7 @@ def test_from_two_tables_to_neighbours_by_their_own_ids(desk: Path, environment:
     assert "(2, 512)" in run(["python", "-c", client], desk, environment)
     run(["bash", "-ec", f"source .venv/bin/activate\n{alone.strip()} --epochs 2"], desk, environment)
     assert (desk / "runs" / "papers" / "embeddings" / "vectors.npy").is_file()
+    assert run(["python", "-c", notebook], desk, environment).count("p-") >= 5
 
 
 def run(words: list[str], desk: Path, environment: dict[str, str]) -> str:

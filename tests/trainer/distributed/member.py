@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.trainer.distributed.teams import leave
 from trainer.distributed.team import Team
 
 
@@ -71,7 +72,7 @@ def main(rank: int, size: int, folder: Path) -> None:
     found |= {"broadcast": layer.weight.detach(), "broadcast_turned": turned}
 
     np.savez(folder / f"{rank}.npz", **{name: value.numpy() for name, value in found.items()})
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.trainer.distributed.teams import leave
 from trainer.distributed.team import Team
 from trainer.loss.infonce import PairWeights, infonce_loss, intra_log_sums
 from trainer.loss.tile_weights import ComputedWeights, weighted_sum
@@ -56,7 +57,7 @@ def main(rank: int, size: int, folder: Path) -> None:
         found[name] = loss.detach()
         found |= {f"{name}_{which}": grad for which, grad in zip("uv", grads, strict=True) if grad is not None}
     np.savez(folder / f"{rank}.npz", **{name: value.numpy() for name, value in found.items()})
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.trainer.distributed.teams import leave
 from tests.trainer.methods.contrast import learner_of, planted, train
 from trainer.distributed.team import Team
 
@@ -39,4 +40,4 @@ if __name__ == "__main__":
         for scope in SCOPES
     }
     (folder / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    leave()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.trainer.distributed.teams import leave
 from tests.trainer.methods.small_runs import small_graph, small_spec, train_epochs
 from trainer.distributed.team import Team
 from trainer.learning.learner import Learner
@@ -29,4 +30,4 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     found = {name: losses(name, 40 // size, Team.of_process_group()) for name in NAMES}
     (folder / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    leave()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.trainer.distributed.teams import leave
 from tests.trainer.methods.epochs import train_epoch
 from trainer.config import parse_spec
 from trainer.data.datasets import load
@@ -39,4 +40,4 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     found = {scope: losses(scope, 40 // size, Team.of_process_group()) for scope in SCOPES}
     (folder / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    leave()

@@ -144,7 +144,8 @@ def test_presets_are_the_published_settings(dataset):
     ],
 )
 def test_a_run_takes_the_memory_that_was_estimated(tmp_path, name, sampling):
-    sizes = {"data": {"synthetic": {"nodes": 6_000, "features": 64}}, "optimiser": {"epochs": 3}, "sampling": sampling}
+    nodes = 9_000 if name == "grace-plus" else 6_000  # so many that its table counts beside the rest
+    sizes = {"data": {"synthetic": {"nodes": nodes, "features": 64}}, "optimiser": {"epochs": 3}, "sampling": sampling}
     quick = {"evaluation": {"figures": False, "probe_epochs": 20, "cluster_seeds": 1}, "run": {"track": False}}
     document = merged(merged(preset_document(name, "synthetic"), sizes), quick)
     command = [sys.executable, "-c", RUN, json.dumps(document), str(tmp_path / "run")]

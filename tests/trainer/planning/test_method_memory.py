@@ -37,5 +37,5 @@ def test_a_run_takes_what_was_estimated_within_a_factor_of_one_and_a_half(tmp_pa
     assert done.returncode == 0, done.stderr[-2000:]
     measured, told = (float(number) for number in done.stdout.split())
     assert 1 / 1.5 < told / measured < 1.5, f"{told:.0f} MB estimated, {measured:.0f} measured"
-    libraries = 525  # MB, trainer.planning.estimate
-    assert 1 / 2 < (told - libraries) / (measured - libraries) < 2, f"{told:.0f} MB estimated, {measured:.0f} measured"
+    libraries, taken = 525, 485  # MB: trainer.planning.estimate, and a small run that does not load matplotlib
+    assert 1 / 2 < (told - libraries) / (measured - taken) < 2, f"{told:.0f} MB estimated, {measured:.0f} measured"
