@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from trainer.data.sources.labels import MAX_TEXT, first_long
 from trainer.errors import InvalidInput
 
+# The columns that a pandas index without a name becomes on its way through a file.
+PANDAS_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 _LARGEST = int(np.iinfo(np.int64).max)
 _EXACT = 2**53  # below it, float64 holds every whole number
 

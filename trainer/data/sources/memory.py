@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.data.graph import SPLITS, Graph
-from trainer.data.sources.identity import Ids, by_id, find, first_missing, stored_labels
+from trainer.data.sources.identity import PANDAS_INDEX, Ids, by_id, find, first_missing, stored_labels
 from trainer.data.sources.labels import encode_labels
 from trainer.errors import InvalidInput
 
@@ -31,7 +31,6 @@ _KINDS = (
     "or a trainer.Graph"
 )
 
-_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what a pandas index is called after a way through a file
 _NAMES_NODES = re.compile(r"ids|(.*[_ .-])?(id|key)|node([_ ]?(id|name))?|name", re.IGNORECASE)
 
 
@@ -162,7 +161,7 @@ def node_table(frame: Any) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[n
             )
     else:
         raise InvalidInput(f'nodes: there is no column "id", only {_listed(names)}. Rename the column with the ids.')
-    index = next((name for name in names if _INDEX.fullmatch(str(name))), None)
+    index = next((name for name in names if PANDAS_INDEX.fullmatch(str(name))), None)
     if index is not None:
         raise InvalidInput(
             f'nodes: column "{index}" looks like the index that pandas writes. Drop it, or name it if it is a feature.'

@@ -8,7 +8,6 @@ written as one ("7", but not "07" or "7.0"), else text. Empty labels and the int
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from trainer.data.sources.identity import PANDAS_INDEX
 from trainer.data.sources.labels import LONG_LABEL, MAX_TEXT, encode_labels
 from trainer.data.sources.table_file import Columns, TableFile, with_widths
 from trainer.data.sources.table_matrix import feature_matrix, width_of
@@ -28,9 +28,6 @@ from trainer.spec.data import FilesSpec
 
 if TYPE_CHECKING:
     from trainer.data.graph import Graph
-
-
-_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
 class Tables(NamedTuple):
@@ -144,7 +141,7 @@ def _require_all(nodes: TableFile, names: Sequence[str], key: str) -> None:
 
 def _refuse_index(nodes: TableFile, features: list[str]) -> None:
     """The row numbers that pandas writes unless told not to would be learned from like any feature."""
-    name = next((name for name in features if _INDEX.fullmatch(name)), None)
+    name = next((name for name in features if PANDAS_INDEX.fullmatch(name)), None)
     if name is not None:
         what = f'column "{name}"' if name else "a column without a name"
         raise InvalidInput(
